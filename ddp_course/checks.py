@@ -1,0 +1,128 @@
+"""Do N ranks give what one process gives? Is the answer to an exercise right?"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+
+class Difference(NamedTuple):
+    """The largest difference found, and where it is.
+
+    Attributes
+    ----------
+    value : float
+        max |one - rank's|; 0.0 is bitwise equal, inf where one side is not finite.
+    rank : int
+        The rank it was found on.
+    name : str
+        The tensor's name.
+    index : tuple of int
+        The place in that tensor.
+    """
+
+    value: float
+    rank: int
+    name: str
+    index: tuple
+
+
+def parity(one, ranks):
+    """Compare what every rank has with what one process has.
+
+    Parameters
+    ----------
+    one : dict of str to tensor (or nested lists of numbers)
+        The reference, such as a ``state_dict()`` or gradients by name.
+    ranks : list of such dicts
+        One a rank, in rank order, with the same names and shapes.
+
+    Returns
+    -------
+    Difference
+        Of all elements of all tensors on all ranks, the worst.
+
+    Raises
+    ------
+    ValueError
+        Names or shapes differ, so that there is nothing to compare.
+    """
+    worst = Difference(0.0, 0, "", ())
+    for rank, other in enumerate(ranks):
+        if one.keys() != other.keys():
+            odd = sorted(one.keys() ^ other.keys())
+            raise ValueError(f"rank {rank} and the one process differ in names: {odd}")
+        for name in one:
+            a = torch.as_tensor(one[name], dtype=torch.float64, device="cpu")
+            b = torch.as_tensor(other[name], dtype=torch.float64, device="cpu")
+            if a.shape != b.shape:
+                raise ValueError(f"{name}: shape {tuple(a.shape)}, on rank {rank} {tuple(b.shape)}")
+            if not a.numel():
+                continue
+            gap = (a - b).abs()
+            gap[a == b] = 0.0  # inf - inf is nan, but the same on both sides
+            gap = gap.nan_to_num(nan=math.inf)
+            flat = int(gap.argmax())
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gap.shape))
+            if gap.flatten()[flat] > worst.value:
+                worst = Difference(float(gap.flatten()[flat]), rank, name, index)
+    return worst
+
+
+def exercise(attempt, reference, cases, look_at):
+    """Compare the reader's function with a reference, and say what to look at.
+
+    An untouched stub raises NotImplementedError: that is reported, not failed,
+    so that Run All stays green before the exercise is done.
+
+    Parameters
+    ----------
+    attempt, reference : callable
+        Called with the same arguments.
+    cases : iterable of tuple
+        Arguments of each call.
+    look_at : str or callable
+        A hint for a wrong answer; a callable gets (case, got, expected).
+
+    Raises
+    ------
+    AssertionError
+        At the first case with a wrong answer: the case, both answers, the hint.
+    """
+    count = 0
+    for case in cases:
+        try:
+            got = attempt(*case)
+        except NotImplementedError:
+            print("not attempted yet")
+            return
+        expected = reference(*case)
+        if not _same(got, expected):
+            hint = look_at(case, got, expected) if callable(look_at) else look_at
+            raise AssertionError(f"for {case}: got {got}, expected {expected}. {hint}")
+        count += 1
+    print(f"right, in all {count} cases")
+
+
+def _same(got, expected):
+    if isinstance(expected, torch.Tensor):
+        return (
+            isinstance(got, torch.Tensor)
+            and got.shape == expected.shape
+            and torch.allclose(got, expected)
+        )
+    if isinstance(expected, float):
+        return isinstance(got, (int, float)) and math.isclose(got, expected, rel_tol=1e-6)
+    if isinstance(expected, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == expected.keys()
+            and all(_same(got[k], expected[k]) for k in expected)
+        )
+    if isinstance(expected, (list, tuple)):
+        return (
+            isinstance(got, (list, tuple))
+            and len(got) == len(expected)
+            and all(_same(g, e) for g, e in zip(got, expected))
+        )
+    return got == expected

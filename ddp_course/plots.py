@@ -1,0 +1,114 @@
+"""One look for every figure: safe colours, a second cue, and where it was measured."""
+
+from itertools import cycle, islice
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from IPython.display import display
+
+# Petroff's six: told apart with every common kind of colour blindness.
+COLOURS = mpl.color_sequences["petroff6"]
+MARKERS = ("o", "s", "^", "D", "v", "P")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
+
+
+def style():
+    """Set the course's defaults: size, grid, colours with a marker to each."""
+    mpl.rcParams.update(
+        {
+            "figure.figsize": (8, 3.6),
+            "figure.dpi": 100,
+            "figure.constrained_layout.use": True,
+            "axes.prop_cycle": mpl.cycler(color=COLOURS) + mpl.cycler(marker=MARKERS),
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "grid.alpha": 0.3,
+            "font.size": 10,
+        }
+    )
+
+
+def stamp(fig, where):
+    """Write under the figure where its numbers were measured.
+
+    Parameters
+    ----------
+    fig : matplotlib.figure.Figure
+    where : dict
+        From ``results.load(...)["where"]``.
+    """
+    text = (
+        f"torch {where['torch']}, {where['world_size']} ranks, {where['backend']}, "
+        f"{where['device']}, {where['cores']} cores, {where['threads']} threads a rank"
+    )
+    fig.supxlabel(text, fontsize=7.5, color="0.4", x=0.99, ha="right")
+
+
+def bars(ax, labels, values, *, errors=None, fmt="{:.3g}", horizontal=True):
+    """Draw labelled bars, each with its own colour and hatch, the value at its end.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    labels : list of str
+    values : list of float
+    errors : list of (low, high), optional
+        Whiskers: distances below and above the value.
+    fmt : str
+        Format of the value.
+    horizontal : bool
+        Long labels read better sideways.
+    """
+    colours = islice(cycle(COLOURS), len(values))
+    hatches = islice(cycle(HATCHES), len(values))
+    err = None if errors is None else [list(side) for side in zip(*errors)]
+    draw, key = (ax.barh, "xerr") if horizontal else (ax.bar, "yerr")
+    made = draw(labels, values, color=list(colours), edgecolor="white", **{key: err})
+    for bar, hatch in zip(made, hatches):
+        bar.set_hatch(hatch)
+    ax.bar_label(made, [fmt.format(v) for v in values], padding=4)
+    ax.margins(**{"x" if horizontal else "y": 0.15})
+    ax.grid(False, axis="y" if horizontal else "x")
+    if horizontal:
+        ax.invert_yaxis()
+
+
+def buffers(ax, ranks, title, colours=None):
+    """Draw what every rank holds: a row of boxes for each rank.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    ranks : list of list of str
+        Text in each box, by rank; "" leaves the box out.
+    title : str
+    colours : list of list of int, optional
+        Index into COLOURS by box: whose data it is. Default: the rank's own.
+    """
+    for r, boxes in enumerate(ranks):
+        for i, text in enumerate(boxes):
+            if text == "":
+                continue
+            colour = COLOURS[(colours[r][i] if colours else r) % len(COLOURS)]
+            box = mpl.patches.Rectangle((i, -r), 0.92, 0.8, facecolor=colour, alpha=0.35)
+            ax.add_patch(box)
+            ax.text(i + 0.46, 0.4 - r, text, ha="center", va="center")
+        ax.text(-0.1, 0.4 - r, f"rank {r}", ha="right", va="center", fontsize=9)
+    ax.set(xlim=(-0.9, max(map(len, ranks))), ylim=(-len(ranks) + 0.9, 0.9), title=title)
+    ax.axis("off")
+
+
+def show(fig, alt):
+    """Display a figure with a text for those who can't see it, and close it.
+
+    Parameters
+    ----------
+    fig : matplotlib.figure.Figure
+    alt : str
+        What the figure shows, in a sentence.
+    """
+    display(fig, metadata={"image/png": {"alt": alt}})
+    plt.close(fig)

@@ -1,0 +1,27 @@
+"""Start torchrun the way a lesson does, and get everything it printed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*args, env=None, timeout=120, cwd=ROOT):
+    """Run this environment's Python; returns subprocess.CompletedProcess, output in .stdout."""
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        cwd=cwd,
+        timeout=timeout,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def torchrun(script, *args, ranks=2, flags=("--standalone",), **kwargs):
+    """Run a script on the ranks of one node; the return code and output as `python`."""
+    launcher = ["-m", "torch.distributed.run", *flags, "--nproc-per-node", ranks]
+    return python(*launcher, script, *args, **kwargs)
