@@ -101,6 +101,41 @@ def buffers(ax, ranks, title, colours=None):
     ax.axis("off")
 
 
+def moves(ax, n, arrows, title, names="GPU"):
+    """Draw which device sends to which in one phase: a column of boxes and arrows between them.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    n : int
+        Devices.
+    arrows : list of (int, int)
+        From, to. An arrow from a device to itself fills its box: it computes.
+    title : str
+    names : str
+        What a box is called, before its number.
+    """
+    busy = {a for a, b in arrows if a == b}
+    for i in range(n):
+        box = mpl.patches.Rectangle(
+            (-0.35, -i - 0.3), 0.7, 0.6, facecolor=COLOURS[0] if i in busy else "1.0",
+            alpha=0.5 if i in busy else 1.0, edgecolor="0.4",
+        )  # fmt: skip
+        ax.add_patch(box)
+        ax.text(0, -i, f"{names} {i}", ha="center", va="center", fontsize=8)
+    for a, b in arrows:
+        if a != b:
+            side = 1 if b > a else -1
+            arrow = mpl.patches.FancyArrowPatch(
+                (0.35 * side, -a), (0.35 * side, -b), arrowstyle="-|>", mutation_scale=11,
+                connectionstyle="arc3,rad=-0.45", color=COLOURS[1 if b > a else 4],
+            )  # fmt: skip
+            ax.add_patch(arrow)
+    ax.set(xlim=(-1.5, 1.5), ylim=(-n + 0.4, 0.6))
+    ax.set_title(title, fontsize=9, loc="center")
+    ax.axis("off")
+
+
 def show(fig, alt):
     """Display a figure with a text for those who can't see it, and close it.
 

@@ -25,20 +25,25 @@ def batch(samples):
 
 
 def ddp_gradient(me, samples, reduction):
-    """Forward and backward on this rank's shard; returns .grad by name, and bytes sent off."""
+    """Forward and backward on this rank's shard: .grad by name, and what DDP's buckets held."""
     torch.manual_seed(0)
     model = ToyNet().to(me.device)
     ddp = DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
-    sent = []
+    buckets = []
 
-    def count(state, bucket):
-        sent.append(bucket.buffer().nbytes)
+    def keep(state, bucket):
+        buckets.append(bucket.buffer())
         return allreduce_hook(state, bucket)  # what DDP does without a hook
 
-    ddp.register_comm_hook(None, count)
+    ddp.register_comm_hook(None, keep)
     x, y = (t.chunk(me.world_size)[me.rank].to(me.device) for t in batch(samples))
     F.mse_loss(ddp(x), y, reduction=reduction).backward()
-    return {name: p.grad.tolist() for name, p in model.named_parameters()}, sum(sent)
+    places = {b.untyped_storage().data_ptr() for b in buckets}
+    return {
+        "gradient": {name: p.grad.tolist() for name, p in model.named_parameters()},
+        "bucket_bytes": sum(b.nbytes for b in buckets),
+        "grad_lies_in_bucket": model.net2.bias.grad.untyped_storage().data_ptr() in places,
+    }
 
 
 @record
@@ -46,10 +51,10 @@ def main():
     with process_group() as me:
         found = {}
         for name, (samples, reduction) in CASES.items():
-            gradient, sent = ddp_gradient(me, samples(me.world_size), reduction)
-            found[name] = {"gradient": gradient, "bucket_bytes": sent}
+            found[name] = ddp_gradient(me, samples(me.world_size), reduction)
             if me.rank == 0:
-                print(f"{name}: net2.bias.grad[0] = {gradient['net2.bias'][0]:.4f}, {sent} bytes")
+                one, sent = found[name]["gradient"]["net2.bias"][0], found[name]["bucket_bytes"]
+                print(f"{name}: net2.bias.grad[0] = {one:.4f}, {sent} bytes in buckets")
         results.save("01_gradients", found, me.device)
 
 

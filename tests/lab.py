@@ -1,0 +1,92 @@
+"""JupyterLab on loopback, and a Chromium that works in it as a reader would."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from launch import ROOT
+
+
+@contextmanager
+def jupyterlab(folder):
+    """Serve a copy of the lessons from folder, with a token; yields the address of /lab."""
+    for part in ("notebooks", "scripts"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = folder / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"windowingMode": "none"}')  # every cell is in the page, not only those in view
+    env = {
+        **os.environ,
+        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "DDP_COURSE_RUNS": str(folder / "runs"),
+    }
+    (folder / "runs").mkdir()
+    flags = ["--no-browser", "--ip=127.0.0.1", "--port=0", f"--ServerApp.root_dir={folder}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("--allow-root")
+    with open(folder / "lab.log", "w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *flags], env=env, cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        info = _wait_for(lambda: next(Path(folder / "runtime").glob("jpserver-*.json"), None), 60)
+        about = json.loads(info.read_text())
+        yield f"{about['url']}lab", about["token"]
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@contextmanager
+def chromium(width=1280, height=1600):
+    """A page of Debian's headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+    with sync_playwright() as p:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = p.chromium.launch(executable_path=path, args=flags)
+        try:
+            yield browser.new_page(viewport={"width": width, "height": height})
+        finally:
+            browser.close()
+
+
+def open_lesson(page, address, token, name):
+    """Open a notebook and wait until its cells are there and its kernel is idle."""
+    page.goto(f"{address}/tree/notebooks/{name}.ipynb?token={token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
+    page.wait_for_selector("[data-status=idle]", timeout=60_000, state="attached")
+
+
+def run_all(page, seconds=150):
+    """Choose Run All Cells from the menu; returns when the kernel has done them all."""
+    cells = page.locator(".jp-NotebookPanel .jp-CodeCell").count()
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.get_by_role("menuitem", name="Restart Kernel and Run All Cells").click()
+    page.get_by_role("button", name="Confirm Kernel Restart").click()
+    done = f"""() => {{
+        const prompts = [...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')];
+        const last = prompts.map(p => p.innerText.trim());
+        return last.length == {cells} && last.every((t, i) => t == `[${{i + 1}}]:`)
+            || document.querySelector("[data-mime-type='application/vnd.jupyter.error']");
+    }}"""
+    page.wait_for_timeout(3000)  # the old numbers go when the kernel has restarted
+    page.wait_for_function(done, timeout=seconds * 1000)
+    return page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
+
+
+def _wait_for(look, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.2)
+    raise TimeoutError(f"nothing after {seconds} s")
