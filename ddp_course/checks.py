@@ -61,7 +61,7 @@ def parity(one, ranks):
                 continue
             gap = (a - b).abs()
             gap[a == b] = 0.0  # inf - inf is nan, but the same on both sides
-            gap = gap.nan_to_num(nan=math.inf)
+            gap = gap.nan_to_num(nan=math.inf, posinf=math.inf)
             flat = int(gap.argmax())
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gap.shape))
             if gap.flatten()[flat] > worst.value:

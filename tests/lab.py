@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launch import ROOT
@@ -19,7 +19,9 @@ def jupyterlab(folder):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     settings = folder / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
-    settings.write_text('{"windowingMode": "none"}')  # every cell is in the page, not only those in view
+    settings.write_text(
+        '{"windowingMode": "none"}'
+    )  # every cell is in the page, not only those in view
     env = {
         **os.environ,
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
@@ -32,11 +34,14 @@ def jupyterlab(folder):
         flags.append("--allow-root")
     with open(folder / "lab.log", "w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *flags], env=env, cwd=folder, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *flags],
+            env=env,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
         )
     try:
-        info = _wait_for(lambda: next(Path(folder / "runtime").glob("jpserver-*.json"), None), 60)
-        about = json.loads(info.read_text())
+        about = _wait_for(lambda: _about(folder / "runtime"), 60)
         yield f"{about['url']}lab", about["token"]
     finally:
         server.terminate()
@@ -60,27 +65,39 @@ def chromium(width=1280, height=1600):
 
 
 def open_lesson(page, address, token, name):
-    """Open a notebook and wait until its cells are there and its kernel is idle."""
+    """Open a notebook, wait for its last cell and its kernel; returns its number of code cells."""
+    cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+    count = sum(c["cell_type"] == "code" for c in cells)
     page.goto(f"{address}/tree/notebooks/{name}.ipynb?token={token}&reset")
-    page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-    page.wait_for_selector("[data-status=idle]", timeout=60_000, state="attached")
+    page.wait_for_function(
+        f"document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell').length == {count}"
+    )
+    page.wait_for_selector("[data-status=idle]", state="attached")
+    return count
 
 
-def run_all(page, seconds=150):
-    """Choose Run All Cells from the menu; returns when the kernel has done them all."""
-    cells = page.locator(".jp-NotebookPanel .jp-CodeCell").count()
+def run_all(page, cells, seconds=150):
+    """Restart the kernel, run all cells and wait for the last; returns the texts of errors."""
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name="Restart Kernel and Run All Cells").click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()
-    done = f"""() => {{
-        const prompts = [...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')];
-        const last = prompts.map(p => p.innerText.trim());
-        return last.length == {cells} && last.every((t, i) => t == `[${{i + 1}}]:`)
-            || document.querySelector("[data-mime-type='application/vnd.jupyter.error']");
-    }}"""
-    page.wait_for_timeout(3000)  # the old numbers go when the kernel has restarted
-    page.wait_for_function(done, timeout=seconds * 1000)
-    return page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
+    prompts = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
+    error = "[data-mime-type='application/vnd.jupyter.error']"
+    page.wait_for_function(f"{prompts}.some(p => p.innerText.includes('*'))")
+    numbered = ",".join(f"[{i + 1}]:" for i in range(cells))
+    page.wait_for_function(
+        f"""{prompts}.map(p => p.innerText.trim()).join() == "{numbered}"
+        || document.querySelector("{error}")""",
+        timeout=seconds * 1000,
+    )
+    return page.locator(error).all_inner_texts()
+
+
+def _about(runtime):
+    """What the server wrote about itself, once it has finished writing."""
+    for file in Path(runtime).glob("jpserver-*.json"):
+        with suppress(json.JSONDecodeError):
+            return json.loads(file.read_text())
 
 
 def _wait_for(look, seconds):

@@ -1,0 +1,58 @@
+"""One list of versions, one test command, and a clean style."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+from launch import ROOT
+from lessons import NOTEBOOKS
+
+README = (ROOT / "README.md").read_text()
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ALLOWED = {
+    "notebooks", "ddp_course", "scripts", "tests", "environment.yml", "README.md",
+    "pyproject.toml", "LICENSE", ".gitignore", ".ci", ".github",
+}  # fmt: skip
+
+
+def commands():
+    return re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
+
+
+def test_ruff():
+    for args in (["check"], ["format", "--check", "ddp_course", "scripts", "tests"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *args], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_environment_names_no_version():
+    lines = (ROOT / "environment.yml").read_text().splitlines()
+    entries = [x.strip(" -") for x in lines if x.startswith("  - ") or x.startswith("      - ")]
+    assert set(entries) == {"conda-forge", "python", "pip", "pip:", "e .[test]"}
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert "test" in extras
+
+
+def test_ci_runs_the_readme_s_command():
+    lab, test = commands()
+    assert "jupyter lab notebooks/00_start_here.ipynb" in lab
+    assert test.endswith("python -m pytest")
+    assert test in (ROOT / ".ci/run").read_text().splitlines()
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    assert "run: bash .ci/run" in workflow
+
+
+def test_readme_lists_every_lesson_and_script():
+    for path in NOTEBOOKS:
+        assert f"notebooks/{path.name}" in README
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_top_level():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        assert {line.split("/")[0] for line in listed.stdout.splitlines()} <= ALLOWED

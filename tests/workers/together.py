@@ -1,0 +1,53 @@
+"""Run by test_process_group.py under torchrun: what needs more than one rank."""
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torchvision.datasets import MNIST
+
+from ddp_course import data, results
+from ddp_course.hardware import CourseError
+from ddp_course.process_group import everywhere, process_group
+
+MNIST.mirrors = ["http://127.0.0.1:9/"]  # nobody listens there: the download must fail
+
+
+def message(work):
+    try:
+        work()
+    except CourseError as error:
+        return str(error)
+
+
+def fail_on_rank_1():
+    if dist.get_rank() == 1:
+        raise OSError("the disk of rank 1 is full")
+
+
+def slow_download(file):
+    time.sleep(4)
+    with open(file, "a") as f:
+        f.write("downloaded\n")
+
+
+def main(folder):
+    with process_group(timeout=timedelta(seconds=2)) as me:
+        mine = {
+            "me": [me.rank, me.local_rank, me.world_size, str(me.device)],
+            "value": everywhere(lambda: me.rank * 10),
+            "one fails": message(lambda: everywhere(fail_on_rank_1)),
+            "no folder": message(lambda: data.load("folder", folder / "absent")),
+            "no name": message(lambda: data.load("imagenet")),
+            "no network": message(lambda: data.load("mnist", folder / "mnist")),
+        }
+        everywhere(lambda: slow_download(folder / "log"), first_of_node=True)
+        mine["log"] = (folder / "log").read_text()
+        ranks = [None] * me.world_size
+        dist.all_gather_object(ranks, mine)
+        results.save("together", {"ranks": ranks})
+
+
+main(Path(sys.argv[1]))
