@@ -1,10 +1,11 @@
 """The exercises of the lessons: the solution passes, typical wrong answers are told why."""
 
+import json
 import re
 
 import pytest
 import torch
-from launch import ROOT
+from launch import ROOT, torchrun
 from lessons import NOTEBOOKS, code_cells, read
 
 from ddp_course import checks
@@ -80,3 +81,30 @@ def test_solution_passes(exercise, capsys):
 def test_wrong_answer_is_told_why(exercise, body, hint):
     with pytest.raises(AssertionError, match=re.escape(hint)):
         run(*exercise, body)
+
+
+def test_collectives_of_lesson_02(tmp_path):
+    """These run on four ranks; a rank that is told is enough, it ends the launch."""
+    text = "\n".join(c.source for c in read(ROOT / "notebooks/02_process_groups.ipynb").cells)
+    (solutions,) = re.findall(r"```python\n(def tree_broadcast.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "solutions.py").write_text(solutions)
+    worker, script = ROOT / "tests/workers/exercises.py", ROOT / "scripts/02_exercises.py"
+    env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cpu"}
+    done = torchrun(worker, script, tmp_path / "solutions.py", ranks=4, env=env)
+    assert done.returncode == 0, done.stdout
+    ranks = json.loads((tmp_path / "exercises.json").read_text())["ranks"]
+    hints = {
+        "tree_broadcast: star": "a tree needs at most 2",
+        "tree_broadcast: nothing": "who sends to this rank",
+        "tree_broadcast: returns it": "who sends to this rank",
+        "gather_by_broadcast: no clone": "into memory of its own",
+        "gather_by_broadcast: always 0": "does every rank broadcast its own copy",
+        "gather_by_broadcast: a tensor": "return a list of 4 tensors",
+    }
+    assert set(ranks[0]) == {*hints, "tree_broadcast: solution", "gather_by_broadcast: solution"}
+    for case in ranks[0]:
+        told = [rank[case] for rank in ranks if rank[case] != "right"]
+        if case in hints:
+            assert told and all(hints[case] in text for text in told), (case, told)
+        else:
+            assert told == [], case

@@ -1,0 +1,61 @@
+"""Join by hand: what torchrun tells each process, and the lines that use it."""
+
+import gc
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddp_course import results
+from ddp_course.models import ToyNet
+
+TOLD = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+TOLD += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+
+
+def setup():
+    """Join the group; returns the device of this rank."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    gpus = torch.cuda.device_count()
+    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]) and os.environ.get("DDP_COURSE_DEVICE") != "cpu":
+        device, backend = torch.device("cuda", local_rank), "nccl"
+        torch.cuda.set_device(device)  # before anything else touches CUDA
+    else:
+        device, backend = torch.device("cpu"), "gloo"
+    # init_method is env:// by default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    dist.init_process_group(backend, timeout=timedelta(seconds=30))
+    return device
+
+
+def cleanup():
+    """Leave the group; call it from where the DDP model is out of sight."""
+    gc.collect()  # DDP sits in a reference cycle and holds the group
+    dist.destroy_process_group()
+
+
+def step(device):
+    """Something to clean up after: one step of a DDP model, gone when this returns."""
+    torch.manual_seed(0)
+    model = DDP(ToyNet().to(device), device_ids=[device] if device.type == "cuda" else None)
+    model(torch.ones(4, 10, device=device)).sum().backward()
+
+
+@record
+def main():
+    device = setup()
+    step(device)
+    mine = {name: os.environ.get(name) for name in TOLD} | {"pid": os.getpid()}
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    results.save("02_setup", {"ranks": everyone}, device)
+    if dist.get_rank() == 0:
+        for name in TOLD:
+            print(f"{name:27}", "  ".join(f"{r[name] or '-':9}" for r in everyone))
+    cleanup()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Five ways to be surprised; each ends by itself within seconds."""
+
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from ddp_course import results
+from ddp_course.process_group import process_group
+
+
+def read_too_early(me):
+    """async_op returns at once; the tensor is not ready before wait()."""
+    if me.rank == 1:
+        time.sleep(0.5)
+    t = torch.tensor([me.rank + 1.0], device=me.device)
+    work = dist.all_reduce(t, async_op=True)
+    early = {"completed": work.is_completed(), "early": t.item()}
+    work.wait()
+    return early | {"after_wait": t.item()}
+
+
+def other_order(me):
+    """Same kind, same shape, another order on rank 1: nothing complains."""
+    a = torch.tensor([me.rank + 1.0], device=me.device)
+    b = torch.tensor([10 * (me.rank + 1.0)], device=me.device)
+    for t in (a, b) if me.rank == 0 else (b, a):
+        dist.all_reduce(t)
+    return {"a": a.item(), "b": b.item()}
+
+
+def send_send(me, numbers):
+    """Both send first; each send waits until the other receives."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    t = torch.ones(numbers, device=me.device)
+    try:
+        dist.send(t, 1 - me.rank, group=group)
+        dist.recv(t, 1 - me.rank, group=group)
+    except RuntimeError as error:
+        return str(error)
+
+
+def absent(me):
+    """Rank 1 does not come to the barrier; rank 0 waits for as long as the timeout says."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    start = time.monotonic()
+    error = None
+    if me.rank == 0:
+        try:
+            dist.barrier(group)
+        except RuntimeError as e:
+            error = str(e)
+    return {"error": error, "seconds": time.monotonic() - start}
+
+
+def lonely_new_group(me):
+    """new_group on rank 0 only. Afterwards the ranks count their groups differently."""
+    if me.rank == 0:
+        try:
+            dist.new_group(timeout=timedelta(seconds=1))
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+
+@record
+def main():
+    with process_group() as me:
+        mine = {"read_too_early": read_too_early(me), "other_order": other_order(me)}
+        mine["send_send"] = [send_send(me, 1), send_send(me, 4_000_000)]
+        mine["absent"] = absent(me)
+        mine["lonely_new_group"] = lonely_new_group(me)  # last: no group can be made after it
+        everyone = [None] * me.world_size
+        dist.all_gather_object(everyone, mine)
+        results.save("02_traps", {"ranks": everyone}, me.device)
+        if me.rank == 0:
+            for case in mine:
+                print(f"{case}\n  rank 0: {mine[case]}\n  rank 1: {everyone[1][case]}")
+
+
+if __name__ == "__main__":
+    main()
