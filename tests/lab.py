@@ -76,7 +76,7 @@ def open_lesson(page, address, token, name):
     return count
 
 
-def run_all(page, cells, seconds=150):
+def run_all(page, cells, seconds=400):
     """Restart the kernel, run all cells and wait for the last; returns the texts of errors."""
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name="Restart Kernel and Run All Cells").click()

@@ -16,6 +16,7 @@ def browser_is_there():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
 
 
+@pytest.mark.timeout(500)
 def test_run_all(browser_is_there, tmp_path):
     with lab.jupyterlab(tmp_path) as (address, token), lab.chromium() as page:
         cells = lab.open_lesson(page, address, token, LESSON)
