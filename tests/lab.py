@@ -77,10 +77,9 @@ def open_lesson(page, address, token, name):
 
 
 def run_all(page, cells, seconds=400):
-    """Restart the kernel, run all cells and wait for the last; returns the texts of errors."""
-    page.get_by_role("menuitem", name="Kernel", exact=True).click()
-    page.get_by_role("menuitem", name="Restart Kernel and Run All Cells").click()
-    page.get_by_role("button", name="Confirm Kernel Restart").click()
+    """Run all cells of a fresh kernel and wait for the last; returns the texts of errors."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     prompts = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
     error = "[data-mime-type='application/vnd.jupyter.error']"
     page.wait_for_function(f"{prompts}.some(p => p.innerText.includes('*'))")
