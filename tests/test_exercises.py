@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from launch import ROOT, torchrun
 from lessons import NOTEBOOKS, code_cells, read
 
@@ -26,6 +27,11 @@ WRONG = {
             "Look at DDP:",
         ),
     ],
+    ("03_first_ddp_training", "plan_buckets"): [
+        ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
+        ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
+        ("return [[i] for i in range(len(sizes))]", "before or after it goes over the cap"),
+    ],
 }
 
 
@@ -46,7 +52,7 @@ def run(lesson, name, body=None):
     cell = next(c.source for c in code_cells(notebook) if re.search(stub, c.source))
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
-    exec(cell, {"checks": checks, "torch": torch})
+    exec(cell, {"checks": checks, "torch": torch, "dist": dist})
 
 
 def solution(lesson, name):
