@@ -136,6 +136,44 @@ def moves(ax, n, arrows, title, names="GPU"):
     ax.axis("off")
 
 
+def ledger(ax, rows, samples, labels, title):
+    """Draw who drew which sample: a row for each epoch or variant, a column for each sample.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    rows : list of list of list of int
+        rows[i][rank]: the samples that the rank drew in row i.
+    samples : int
+        Columns.
+    labels : list of str
+        One a row.
+    title : str
+
+    A box has the colour and number of its rank; "+" marks a sample drawn again, an empty place
+    one that nobody drew.
+    """
+    for y, ranks in enumerate(rows):
+        owners = [[] for _ in range(samples)]
+        for rank, drawn in enumerate(ranks):
+            for i in drawn:
+                owners[i].append(rank)
+        for i, who in enumerate(owners):
+            if who:
+                box = mpl.patches.Rectangle(
+                    (i, -y), 0.92, 0.8, facecolor=COLOURS[who[0] % len(COLOURS)], alpha=0.35,
+                    hatch="////" if len(who) > 1 else "", edgecolor="0.3", linewidth=0,
+                )  # fmt: skip
+                ax.add_patch(box)
+                ax.text(i + 0.46, 0.4 - y, "+".join(map(str, who)), ha="center", va="center")
+    ax.set(xlim=(0, samples), ylim=(-len(rows) + 0.9, 1), title=title, xlabel="sample")
+    ax.set_xticks([i + 0.46 for i in range(samples)], range(samples))
+    ax.set_yticks([0.4 - y for y in range(len(rows))], labels)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
 def show(fig, alt):
     """Display a figure with a text for those who can't see it, and close it.
 

@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+
+# DDP's constructor imports this module, and its functions take the default group as a default
+# argument, evaluated at import. Imported after init_process_group, they hold the group for ever:
+# gloo's threads then outlive destroy_process_group and can abort the process when Python ends.
+import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddp_course.hardware import CourseError, rank_device
@@ -78,9 +83,7 @@ def process_group(timeout=TIMEOUT):
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        # DDP sits in a reference cycle. With gloo, a group that is still held
-        # when Python shuts down aborts the process in about one run of five.
-        gc.collect()
+        gc.collect()  # DDP sits in a reference cycle and holds the group, too
         if dist.is_initialized():
             dist.destroy_process_group()
 

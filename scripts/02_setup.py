@@ -3,9 +3,11 @@
 import gc
 import os
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # noqa: F401  before init: see the lesson
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -43,6 +45,12 @@ def step(device):
     model(torch.ones(4, 10, device=device)).sum().backward()
 
 
+def gloo_threads():
+    """Threads of gloo in this process (Linux tells their names)."""
+    names = [p.read_text().strip() for p in Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in name for name in names)
+
+
 @record
 def main():
     device = setup()
@@ -50,11 +58,13 @@ def main():
     mine = {name: os.environ.get(name) for name in TOLD} | {"pid": os.getpid()}
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    results.save("02_setup", {"ranks": everyone}, device)
-    if dist.get_rank() == 0:
+    inside = gloo_threads()
+    cleanup()
+    if mine["RANK"] == "0":
         for name in TOLD:
             print(f"{name:27}", "  ".join(f"{r[name] or '-':9}" for r in everyone))
-    cleanup()
+        threads = {"inside": inside, "after": gloo_threads()}
+        results.save("02_setup", {"ranks": everyone, "gloo_threads": threads}, device)
 
 
 if __name__ == "__main__":

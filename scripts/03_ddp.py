@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # (4)
 from torch.utils.data import DataLoader, DistributedSampler  # (3)
 
 from ddp_course import data, results
+from ddp_course.hardware import CourseError  # (3)
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group  # (1)
 
@@ -24,6 +25,7 @@ def settings(argv=None):
 
 @torch.no_grad()
 def evaluate(model, test, device):
+    model.eval()
     images, labels = next(iter(DataLoader(test, batch_size=len(test))))
     return (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()
 
@@ -33,6 +35,8 @@ def train(args, me):  # (1) who am I?
     torch.manual_seed(args.seed)
     images = data.load("digits")
     # (3) each rank draws its own share; the ranks' batches add up to args.batch
+    if args.batch % me.world_size:
+        raise CourseError(f"--batch {args.batch} does not divide by {me.world_size} ranks")
     sampler = DistributedSampler(images.train, seed=args.seed)
     loader = DataLoader(images.train, args.batch // me.world_size, sampler=sampler)
     model = SmallCNN(images.shape, images.classes).to(device)

@@ -56,21 +56,28 @@ def order_and_buckets(me, steps=3):
     model = Backwards().to(me.device)
     ddp = wrap(model, me, bucket_cap_mb=1)  # a layer has 1.002 MiB
     names = {id(p): name for name, p in model.named_parameters()}
-    ready, left = [], []
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: ready[-1].append(names[id(p)]))
+    ready, left, events = [], [], []
+
+    def note(p):
+        ready[-1].append(names[id(p)])
+        events[-1].append(names[id(p)])
 
     def watch(state, bucket):
         params = [names[id(p)] for p in bucket.parameters()]
         left[-1].append({"bytes": bucket.buffer().nbytes, "parameters": params})
+        events[-1].append(f"bucket {bucket.index()} leaves")
         return allreduce_hook(state, bucket)
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(note)
 
     ddp.register_comm_hook(None, watch)
     for _ in range(steps):
         ready.append([])
         left.append([])
+        events.append([])
         ddp(batch(me)).square().mean().backward()
-    return {"ready": ready, "buckets": left}
+    return {"ready": ready, "buckets": left, "events": events}
 
 
 def average_or_sum(me):

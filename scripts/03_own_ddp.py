@@ -86,6 +86,8 @@ class Buckets(PerParameter):
     def ready(self, p):
         b = self.bucket_of[p]
         self.waiting_for[b] -= 1
+        if self.waiting_for[b] < 0:
+            raise RuntimeError("a second backward before finish(): use no_sync() to accumulate")
         # In order, also if a later bucket fills first: every rank must send in the same order.
         while len(self.on_the_way) < len(self.buckets):
             b = len(self.on_the_way)
@@ -96,6 +98,8 @@ class Buckets(PerParameter):
 
     def finish(self):
         self.refuse_unused()
+        if len(self.on_the_way) < len(self.buckets):
+            raise RuntimeError("a bucket did not leave: a parameter had no gradient in this step")
         for b, (flat, work) in self.on_the_way.items():
             work.wait()
             flat /= dist.get_world_size()

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -38,39 +39,62 @@ class Real:
 STAGES = [own[k] for k in ("PerParameter", "Flat", "Hooks", "Buckets", "NoSync")] + [Real]
 
 
-def data(me, step, samples=32, shape=(1, 28, 28)):
-    """The global batch of a step, the same on every rank."""
+def data(me, step):
+    """The global batch of a step, the same on every rank: 16 samples for each."""
     g = torch.Generator().manual_seed(step)
-    x, y = torch.randn(samples, *shape, generator=g), torch.randint(0, 10, (samples,), generator=g)
+    n = 16 * me.world_size
+    x, y = torch.randn(n, 1, 28, 28, generator=g), torch.randint(0, 10, (n,), generator=g)
     return x.to(me.device), y.to(me.device)
 
 
-def train(me, kind, build, steps, micro=1):
-    """Weights after some steps, and the seconds of each; kind None is one process, full batch."""
+def begin(me, kind, build):
+    """Module, wrapper and optimizer; kind None is one process, full batch."""
     torch.manual_seed(0 if kind is None else me.rank)  # wrapping must make the starts equal
-    if kind is None:
-        wrapped = module = build().to(me.device)
-    else:
-        module = build().to(me.device)
-        wrapped = kind(module)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    seconds = []
+    module = build().to(me.device)
+    wrapped = module if kind is None else kind(module)
+    return module, wrapped, torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+def one_step(me, step, module, wrapped, optimizer, micro=1):
+    x, y = data(me, step)
+    if wrapped is not module:
+        x, y = x.chunk(me.world_size)[me.rank], y.chunk(me.world_size)[me.rank]
+    optimizer.zero_grad()
+    parts = list(zip(x.chunk(micro), y.chunk(micro)))
+    for xs, ys in parts[:-1]:
+        with wrapped.no_sync():
+            (F.cross_entropy(wrapped(xs), ys) / micro).backward()
+    (F.cross_entropy(wrapped(parts[-1][0]), parts[-1][1]) / micro).backward()
+    if wrapped is not module:
+        wrapped.finish()
+    optimizer.step()
+
+
+def train(me, kind, build, steps, micro=1):
+    """Weights after some steps, by name."""
+    begun = begin(me, kind, build)
     for step in range(steps):
-        x, y = data(me, step)
-        if kind is not None:
-            x, y = x.chunk(me.world_size)[me.rank], y.chunk(me.world_size)[me.rank]
-        optimizer.zero_grad()
-        start = time.perf_counter()
-        parts = list(zip(x.chunk(micro), y.chunk(micro)))
-        for xs, ys in parts[:-1]:
-            with wrapped.no_sync():
-                (F.cross_entropy(wrapped(xs), ys) / micro).backward()
-        (F.cross_entropy(wrapped(parts[-1][0]), parts[-1][1]) / micro).backward()
-        if kind is not None:
-            wrapped.finish()
-        optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    return {name: p.detach().clone() for name, p in module.named_parameters()}, seconds
+        one_step(me, step, *begun, micro)
+    return {name: p.detach().clone() for name, p in begun[0].named_parameters()}
+
+
+def race(me, build, rounds=15):
+    """Milliseconds of each step. A round runs one step of each stage, so all share the noise."""
+    begun = {kind.__name__: begin(me, kind, build) for kind in STAGES}
+    ms = {name: [] for name in begun}
+    for step in range(rounds):
+        for name, run in begun.items():
+            if me.device.type == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            one_step(me, step, *run)
+            if me.device.type == "cuda":
+                torch.cuda.synchronize()
+            ms[name].append(1000 * (time.perf_counter() - start))
+    tensors = len(list(build().parameters()))
+    messages = {"PerParameter": tensors, "Flat": 1, "Hooks": tensors}
+    messages["Buckets"] = len(begun["Buckets"][1].buckets)
+    return {name: times[3:] for name, times in ms.items()}, messages
 
 
 class Odd(nn.Module):
@@ -92,11 +116,10 @@ class Odd(nn.Module):
 
 def odd_models(me):
     """Parity on the tied and frozen model; the error on the unused one."""
-    one, _ = train(me, None, lambda: Odd(False), 3)
-    gap = {k.__name__: checks.parity(one, [train(me, k, lambda: Odd(False), 3)[0]]).value
-           for k in STAGES}  # fmt: skip
-    errors = {}
+    one = train(me, None, lambda: Odd(False), 3)
+    gap, errors = {}, {}
     for kind in STAGES:
+        gap[kind.__name__] = checks.parity(one, [train(me, kind, lambda: Odd(False), 3)]).value
         try:
             train(me, kind, lambda: Odd(True), 3)
             errors[kind.__name__] = None
@@ -105,26 +128,39 @@ def odd_models(me):
     return gap, errors
 
 
+def first_step_with_unused(me):
+    """A gradient after the first backward of the real DDP, with a parameter left out."""
+    module, wrapped, _ = begin(me, Real, lambda: Odd(True))
+    x, y = data(me, 0)
+    x, y = x.chunk(me.world_size)[me.rank], y.chunk(me.world_size)[me.rank]
+    F.cross_entropy(wrapped(x), y).backward()
+    return module.head.bias.grad.tolist()
+
+
 @record
 def main():
     with process_group() as me:
-        torch.manual_seed(0)
-        build = lambda: SmallCNN((1, 28, 28))  # noqa: E731
-        one, _ = train(me, None, build, 6)
-        gap, ms = {}, {}
-        for kind in STAGES:
-            weights, seconds = train(me, kind, build, 6)
-            gap[kind.__name__] = checks.parity(one, [weights]).value
-            ms[kind.__name__] = 1000 * statistics.median(seconds[2:])
-        accumulated = {k.__name__: checks.parity(one, [train(me, k, build, 6, micro=4)[0]]).value
-                       for k in STAGES[-2:]}  # fmt: skip
+
+        def build():
+            return SmallCNN((1, 28, 28))
+
+        one = train(me, None, build, 6)
+        gap = {k.__name__: checks.parity(one, [train(me, k, build, 6)]).value for k in STAGES}
+        accumulated = {}
+        for kind in STAGES[-2:]:
+            weights = train(me, kind, build, 6, micro=4)
+            accumulated[kind.__name__] = checks.parity(one, [weights]).value
         odd_gap, errors = odd_models(me)
-        found = {"gap": gap, "ms": ms, "accumulated": accumulated}
-        found |= {"odd_gap": odd_gap, "errors": errors}
-        results.save("03_own_ddp_check", found, me.device)
+        ms, messages = race(me, build)
+        mine = {"gap": gap, "accumulated": accumulated, "odd_gap": odd_gap, "errors": errors}
+        mine |= {"ms": ms, "messages": messages, "unused": first_step_with_unused(me)}
+        everyone = [None] * me.world_size
+        dist.all_gather_object(everyone, mine)
+        results.save("03_own_ddp_check", {"ranks": everyone}, me.device)
         if me.rank == 0:
             for name in gap:
-                print(f"{name:13} gap to one process {gap[name]:.1e}, step {ms[name]:5.1f} ms")
+                worst = max(r["gap"][name] for r in everyone)
+                print(f"{name:13} gap {worst:.1e}, step {statistics.median(ms[name]):5.1f} ms")
 
 
 if __name__ == "__main__":

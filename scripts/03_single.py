@@ -21,6 +21,7 @@ def settings(argv=None):
 
 @torch.no_grad()
 def evaluate(model, test, device):
+    model.eval()
     images, labels = next(iter(DataLoader(test, batch_size=len(test))))
     return (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()
 

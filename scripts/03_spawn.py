@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch.multiprocessing as mp
 
+from ddp_course import results
+
 TRAINING = Path(__file__).with_name("03_ddp.py")
 
 
@@ -27,4 +29,6 @@ if __name__ == "__main__":
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
+    # Its result goes to a folder of its own, not over that of the real training.
+    os.environ["DDP_COURSE_RUNS"] = str(results.path("03_spawn").with_suffix(""))
     mp.spawn(worker, args=(args.ranks, port), nprocs=args.ranks)

@@ -27,6 +27,20 @@ WRONG = {
             "Look at DDP:",
         ),
     ],
+    ("04_distributed_sampler", "eval_indices"): [
+        ("return list(range(rank, n, world_size)) or [0]", "drawn twice"),
+        ("return range(rank, n - n % world_size, world_size)", "Some sample is missing"),
+        ("return range(n) if rank == 0 else []", "The shares are too uneven"),
+    ],
+    ("04_distributed_sampler", "my_records"): [
+        ("return [x for i, x in enumerate(records) if i % world_size == rank]", "come 2 times"),
+        ("return list(records)", "who doesn't skip, ranks or workers?"),
+        (
+            "n = world_size * workers\n"
+            "    return [x for i, x in enumerate(records) if i % n == rank + worker]",
+            "how many readers",
+        ),
+    ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
@@ -39,20 +53,22 @@ def stubs():
     found = []
     for path in NOTEBOOKS:
         for cell in code_cells(read(path)):
-            if "checks.exercise(" in cell.source:
+            if not cell.source.startswith("%%writefile"):
                 for name in re.findall(r"def (\w+)\([^)]*\):(?=\n    raise NotImpl)", cell.source):
                     found.append((path.stem, name))
     return found
 
 
 def run(lesson, name, body=None):
-    """Run the exercise's cell, with the stub's body replaced; None leaves the stub."""
+    """Run the stub's cell, its body replaced unless that is None, and the check in the next."""
     notebook = read(ROOT / f"notebooks/{lesson}.ipynb")
     stub = rf"(def {name}\([^)]*\):\n)    raise NotImplementedError.*"
-    cell = next(c.source for c in code_cells(notebook) if re.search(stub, c.source))
+    cells = [c.source for c in code_cells(notebook)]
+    at = next(i for i, source in enumerate(cells) if re.search(stub, source))
+    cell = cells[at]
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
-    exec(cell, {"checks": checks, "torch": torch, "dist": dist})
+    exec(cell + "\n\n" + cells[at + 1], {"checks": checks, "torch": torch, "dist": dist})
 
 
 def solution(lesson, name):

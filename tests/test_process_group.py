@@ -5,10 +5,13 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from launch import ROOT, python, torchrun
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.hardware import CourseError
+from ddp_course.models import ToyNet
 from ddp_course.process_group import everywhere, process_group
 
 WORKERS = ROOT / "tests/workers"
@@ -44,6 +47,25 @@ def test_bad_input_leaves_with_one_line(alone):
     with pytest.raises(SystemExit, match=r"^rank 0: no such thing$"), process_group():
         raise CourseError("no such thing")
     assert not dist.is_initialized()
+
+
+def gloo_threads():
+    names = (p.read_text().strip() for p in Path("/proc/self/task").glob("*/comm"))
+    return [name for name in names if "gloo" in name]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads Linux's /proc")
+def test_no_thread_of_the_group_is_left(alone):
+    """A thread that is left can abort the process at exit, in a few runs of a hundred."""
+
+    def train():
+        model = DDP(ToyNet())
+        model(torch.ones(2, 10)).sum().backward()
+
+    with process_group():
+        train()
+        assert gloo_threads()
+    assert gloo_threads() == []
 
 
 def test_without_torchrun():

@@ -9,7 +9,7 @@ RANKS = {"01_gradients": [2, 4], "02_collectives": [2, 4], "03_own_ddp_check": [
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
 CASES = [(p, n) for p in PROGRAMS for n in RANKS.get(p.stem, [2])]
-LAUNCHES_ITSELF = {"02_spawn": "02_spawn", "03_single": "03_single", "03_spawn": "03_ddp"}
+LAUNCHES_ITSELF = {"02_spawn": "02_spawn", "03_single": "03_single", "03_spawn": "03_spawn/03_ddp"}
 
 
 @pytest.mark.parametrize("script, ranks", CASES, ids=lambda v: getattr(v, "stem", v))
@@ -22,7 +22,8 @@ def test_script(script, ranks, tmp_path):
     assert done.returncode == 0, done.stdout
     assert "Warning" not in done.stdout, done.stdout
     result = LAUNCHES_ITSELF.get(script.stem, script.stem)
-    assert [p.name for p in tmp_path.glob("*.json")] == [f"{result}.json"]
+    found = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.json")]
+    assert found == [f"{result}.json"]
 
 
 @pytest.mark.gpu
