@@ -67,17 +67,14 @@ def process_group(timeout=TIMEOUT):
     Raises
     ------
     SystemExit
-        With one line for the reader: not started by torchrun, more ranks than
+        After one line for the reader on stderr: not started by torchrun, more ranks than
         GPUs, a port that is taken, or a CourseError raised inside the block.
     """
     try:
-        me = _join(timeout)
+        yield _join(timeout)
     except CourseError as error:
-        raise _one_line(error) from None
-    try:
-        yield me
-    except CourseError as error:
-        raise _one_line(error) from None
+        _say(error)
+        raise SystemExit(1) from None
     except BaseException as error:
         # The traceback keeps the frames alive, the frames keep DDP alive.
         traceback.clear_frames(error.__traceback__)
@@ -159,14 +156,17 @@ def everywhere(work, *, first_of_node=False):
             dist.destroy_process_group(group)
         failure = next((f for f in failures if f), None)
         if failure:
-            raise CourseError(failure)
+            error = CourseError(failure)
+            error.on_every_rank = True
+            raise error
     return result
 
 
-def _one_line(error):
-    """Turn bad input into an exit with one line, also in torchrun's closing report."""
-    if "RANK" not in os.environ:
-        return SystemExit(str(error))
+def _say(error):
+    """Tell of bad input in one line, and in torchrun's closing report."""
+    who = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+    print(f"{who}{error}", file=sys.stderr, flush=True)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         get_error_handler().record_exception(error.with_traceback(None))
-    return SystemExit(f"rank {os.environ['RANK']}: {error}")
+    if getattr(error, "on_every_rank", False):
+        dist.barrier()  # torchrun ends the others as soon as one leaves: let all speak first

@@ -48,20 +48,25 @@ def jupyterlab(folder):
         server.wait(30)
 
 
+def browser():
+    """Path of a Chromium or Chrome on this machine, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
 @contextmanager
 def chromium(width=1280, height=1600):
-    """A page of Debian's headless Chromium."""
+    """A page of a headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
     flags += ["--disable-component-update", "--disable-sync", "--no-first-run"]
     with sync_playwright() as p:
-        path = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = p.chromium.launch(executable_path=path, args=flags)
+        started = p.chromium.launch(executable_path=browser(), args=flags)
         try:
-            yield browser.new_page(viewport={"width": width, "height": height})
+            yield started.new_page(viewport={"width": width, "height": height})
         finally:
-            browser.close()
+            started.close()
 
 
 def open_lesson(page, address, token, name):

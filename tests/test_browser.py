@@ -1,7 +1,6 @@
 """A lesson in JupyterLab in Chromium, as a reader meets it."""
 
 import os
-import shutil
 
 import lab
 import pytest
@@ -11,7 +10,7 @@ LESSON = "00_start_here"
 
 @pytest.fixture(scope="module")
 def browser_is_there():
-    if not (shutil.which("chromium") or shutil.which("chromium-browser")):
+    if not lab.browser():
         # Under CI a missing browser is a fault of the set-up, not a reason to look away.
         (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
 

@@ -43,9 +43,10 @@ def test_an_exception_passes_and_the_group_goes(alone):
     assert not dist.is_initialized()
 
 
-def test_bad_input_leaves_with_one_line(alone):
-    with pytest.raises(SystemExit, match=r"^rank 0: no such thing$"), process_group():
+def test_bad_input_leaves_with_one_line(alone, capsys):
+    with pytest.raises(SystemExit) as left, process_group():
         raise CourseError("no such thing")
+    assert left.value.code == 1 and capsys.readouterr().err == "rank 0: no such thing\n"
     assert not dist.is_initialized()
 
 
@@ -77,19 +78,21 @@ def test_without_torchrun():
     )
 
 
-def test_gpu_wanted_and_none_there(alone, monkeypatch):
+def test_gpu_wanted_and_none_there(alone, monkeypatch, capsys):
     monkeypatch.setenv("DDP_COURSE_DEVICE", "cuda")
     monkeypatch.setattr("ddp_course.hardware.count_gpus", lambda: 0)
-    with pytest.raises(SystemExit, match="rank 0: 1 rank on a node with 0 GPUs"), process_group():
+    with pytest.raises(SystemExit), process_group():
         pass
+    assert capsys.readouterr().err.startswith("rank 0: 1 rank on a node with 0 GPUs")
 
 
-def test_taken_port(alone):
+def test_taken_port(alone, capsys):
     with socket.socket() as s:
         s.bind(("", alone))
         s.listen()
-        with pytest.raises(SystemExit, match=f"port {alone} is taken"), process_group():
+        with pytest.raises(SystemExit), process_group():
             pass
+    assert f"port {alone} is taken" in capsys.readouterr().err
 
 
 def test_everywhere_without_a_group():
