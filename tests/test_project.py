@@ -7,6 +7,7 @@ import tomllib
 
 from launch import ROOT
 from lessons import NOTEBOOKS
+from nbval.plugin import get_sanitize_patterns
 
 README = (ROOT / "README.md").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -34,6 +35,17 @@ def test_environment_names_no_version():
     assert set(entries) == {"conda-forge", "python", "pip", "pip:", "e .[test]"}
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert "test" in extras
+
+
+def test_nbval_reads_every_sanitizer():
+    """It skips, silently, an entry whose replacement is empty."""
+    text = (ROOT / "tests/sanitize.cfg").read_text()
+    patterns = dict(get_sanitize_patterns(text))
+    assert len(patterns) == text.count("regex:")
+    terminal = "a\r\nb\r\n"
+    for regex, replacement in patterns.items():
+        terminal = re.sub(regex, replacement, terminal)
+    assert terminal == "a\nb\n"
 
 
 def test_ci_runs_the_readme_s_command():
