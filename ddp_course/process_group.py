@@ -165,7 +165,8 @@ def everywhere(work, *, first_of_node=False):
 def _say(error):
     """Tell of bad input in one line, and in torchrun's closing report."""
     who = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
-    print(f"{who}{error}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{who}{error}\n")  # one write: print() sends the line's end on its own
+    sys.stderr.flush()
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         get_error_handler().record_exception(error.with_traceback(None))
     if getattr(error, "on_every_rank", False):

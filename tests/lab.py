@@ -64,7 +64,9 @@ def chromium(width=1280, height=1600):
     with sync_playwright() as p:
         started = p.chromium.launch(executable_path=browser(), args=flags)
         try:
-            yield started.new_page(viewport={"width": width, "height": height})
+            page = started.new_page(viewport={"width": width, "height": height})
+            page.set_default_timeout(120_000)  # two cores may be busy with ranks
+            yield page
         finally:
             started.close()
 
