@@ -13,8 +13,9 @@ from ddp_course.process_group import process_group
 
 def read_too_early(me):
     """async_op returns at once; the tensor is not ready before wait()."""
+    dist.barrier()  # side by side; then rank 1 comes late
     if me.rank == 1:
-        time.sleep(0.5)
+        time.sleep(1)
     t = torch.tensor([me.rank + 1.0], device=me.device)
     work = dist.all_reduce(t, async_op=True)
     early = {"completed": work.is_completed(), "early": t.item()}
@@ -31,9 +32,15 @@ def other_order(me):
     return {"a": a.item(), "b": b.item()}
 
 
+def impatient_group():
+    """A group with a timeout of one second, made by ranks that are side by side."""
+    dist.barrier()
+    return dist.new_group(timeout=timedelta(seconds=1))
+
+
 def send_send(me, numbers):
     """Both send first; each send waits until the other receives."""
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = impatient_group()
     t = torch.ones(numbers, device=me.device)
     try:
         dist.send(t, 1 - me.rank, group=group)
@@ -44,7 +51,7 @@ def send_send(me, numbers):
 
 def absent(me):
     """Rank 1 does not come to the barrier; rank 0 waits for as long as the timeout says."""
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = impatient_group()
     start = time.monotonic()
     error = None
     if me.rank == 0:
