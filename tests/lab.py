@@ -72,27 +72,29 @@ def chromium(width=1280, height=1600):
 
 
 def open_lesson(page, address, token, name):
-    """Open a notebook, wait for its last cell and its kernel; returns its number of code cells."""
+    """Open a notebook, wait for its last cell and its kernel; returns the prompts to expect."""
     cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
-    count = sum(c["cell_type"] == "code" for c in cells)
+    code = [c for c in cells if c["cell_type"] == "code"]
+    count = len(code)
     page.goto(f"{address}/tree/notebooks/{name}.ipynb?token={token}&reset")
     page.wait_for_function(
         f"document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell').length == {count}"
     )
     page.wait_for_selector("[data-status=idle]", state="attached")
-    return count
+    # A cell with a folded source has no prompt.
+    folded = [c["metadata"].get("jupyter", {}).get("source_hidden", False) for c in code]
+    return [f"[{i + 1}]:" for i in range(count) if not folded[i]]
 
 
-def run_all(page, cells, seconds=400):
+def run_all(page, numbered, seconds=400):
     """Run all cells of a fresh kernel and wait for the last; returns the texts of errors."""
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     prompts = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
     error = "[data-mime-type='application/vnd.jupyter.error']"
     page.wait_for_function(f"{prompts}.some(p => p.innerText.includes('*'))")
-    numbered = ",".join(f"[{i + 1}]:" for i in range(cells))
     page.wait_for_function(
-        f"""{prompts}.map(p => p.innerText.trim()).join() == "{numbered}"
+        f"""{prompts}.map(p => p.innerText.trim()).join() == "{",".join(numbered)}"
         || document.querySelector("{error}")""",
         timeout=seconds * 1000,
     )

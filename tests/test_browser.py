@@ -18,8 +18,8 @@ def browser_is_there():
 @pytest.mark.timeout(500)
 def test_run_all(browser_is_there, tmp_path):
     with lab.jupyterlab(tmp_path) as (address, token), lab.chromium() as page:
-        cells = lab.open_lesson(page, address, token, LESSON)
-        assert lab.run_all(page, cells) == []
+        prompts = lab.open_lesson(page, address, token, LESSON)
+        assert lab.run_all(page, prompts) == []
         text = page.locator(".jp-NotebookPanel").inner_text()
         assert "so the ranks talk to each other" in text
         assert "ranks still running: []" in text
