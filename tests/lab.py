@@ -81,7 +81,7 @@ def open_lesson(page, address, token, name):
         f"document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell').length == {count}"
     )
     page.wait_for_selector("[data-status=idle]", state="attached")
-    # A cell with a folded source has no prompt.
+    # A cell with a folded source shows no prompt.
     folded = [c["metadata"].get("jupyter", {}).get("source_hidden", False) for c in code]
     return [f"[{i + 1}]:" for i in range(count) if not folded[i]]
 
@@ -94,8 +94,12 @@ def run_all(page, numbered, seconds=400):
     error = "[data-mime-type='application/vnd.jupyter.error']"
     page.wait_for_function(f"{prompts}.some(p => p.innerText.includes('*'))")
     page.wait_for_function(
-        f"""{prompts}.map(p => p.innerText.trim()).join() == "{",".join(numbered)}"
-        || document.querySelector("{error}")""",
+        f"""(() => {{
+            const seen = {prompts}.map(p => p.innerText.trim()).filter(Boolean);
+            return document.querySelector("{error}")
+                || ({json.dumps(numbered)}.every(n => seen.includes(n))
+                    && !seen.some(text => text.includes("*")));
+        }})()""",
         timeout=seconds * 1000,
     )
     return page.locator(error).all_inner_texts()
