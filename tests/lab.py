@@ -41,7 +41,7 @@ def jupyterlab(folder):
             stderr=log,
         )
     try:
-        about = _wait_for(lambda: _about(folder / "runtime"), 60)
+        about = wait_for(lambda: _about(folder / "runtime"), 60)
         yield f"{about['url']}lab", about["token"]
     finally:
         server.terminate()
@@ -112,7 +112,7 @@ def _about(runtime):
             return json.loads(file.read_text())
 
 
-def _wait_for(look, seconds):
+def wait_for(look, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := look():

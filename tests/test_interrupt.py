@@ -1,18 +1,11 @@
 """A kernel's Interrupt while `!torchrun` runs: nothing of the launch is left."""
 
 import json
-import time
 
 import psutil
 from jupyter_client.manager import start_new_kernel
+from lab import wait_for
 from launch import ROOT
-
-
-def wait_for(look, seconds):
-    end = time.monotonic() + seconds
-    while not (found := look()) and time.monotonic() < end:
-        time.sleep(0.1)
-    return found
 
 
 def test_nothing_is_left(tmp_path, monkeypatch):
