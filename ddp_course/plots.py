@@ -1,10 +1,13 @@
 """One look for every figure: safe colours, a second cue, and where it was measured."""
 
+import html
+import re
 from itertools import cycle, islice
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from IPython.display import display
+from IPython.display import HTML, display
+from matplotlib.animation import FuncAnimation
 
 # Petroff's six: told apart with every common kind of colour blindness.
 COLOURS = mpl.color_sequences["petroff6"]
@@ -174,6 +177,45 @@ def ledger(ax, rows, samples, labels, title):
     ax.tick_params(length=0)
 
 
+def contributions(ax, parts, title, written=()):
+    """Draw whose numbers are in which chunk: a row of boxes for each rank.
+
+    A box has a place for each rank, filled in that rank's colour if its numbers are in the sum.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    parts : uint64 array, shape (n, chunks)
+        From `ring.State`.
+    title : str
+    written : iterable of (rank, chunk)
+        Boxes that the last step wrote: they get a thick frame.
+    """
+    n, chunks = parts.shape
+    for r in range(n):
+        for c in range(chunks):
+            for who in range(n):
+                if int(parts[r, c]) >> who & 1:
+                    place = (c + who * 0.86 / n, -r)
+                    colour = COLOURS[who % len(COLOURS)]
+                    ax.add_patch(mpl.patches.Rectangle(place, 0.86 / n, 0.8, facecolor=colour))
+    for r in range(n):
+        for c in range(chunks):
+            new = (r, c) in written
+            frame = mpl.patches.Rectangle(
+                (c, -r), 0.86, 0.8, fill=False,
+                edgecolor="0" if new else "0.7", linewidth=2.2 if new else 0.8,
+            )  # fmt: skip
+            ax.add_patch(frame)
+    ax.set(xlim=(-0.1, chunks), ylim=(-n + 0.85, 1))
+    ax.set_title(title, fontsize=9)
+    ax.set_xticks([c + 0.43 for c in range(chunks)], range(chunks), fontsize=8)
+    ax.set_yticks([0.4 - r for r in range(n)], [f"rank {r}" for r in range(n)], fontsize=8)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
 def show(fig, alt):
     """Display a figure with a text for those who can't see it, and close it.
 
@@ -185,3 +227,35 @@ def show(fig, alt):
     """
     display(fig, metadata={"image/png": {"alt": alt}})
     plt.close(fig)
+
+
+# The player's buttons take their pictures from a web font; these signs need no network.
+_SIGNS = {
+    "fa-minus": "−", "fa-fast-backward": "|◀", "fa-step-backward": "◀", "fa-play fa-flip": "◁",
+    "fa-pause": "❚❚", "fa-play": "▷", "fa-step-forward": "▶", "fa-fast-forward": "▶|",
+    "fa-plus": "+",
+}  # fmt: skip
+
+
+def player(fig, draw, frames, alt, interval=1500):
+    """Display a series of pictures with buttons to step through, and close the figure.
+
+    Parameters
+    ----------
+    fig : matplotlib.figure.Figure
+    draw : callable
+        Called with the number of the frame, 0 to frames - 1; draws into fig.
+    frames : int
+    alt : str
+        What the pictures show, in a sentence.
+    interval : int
+        Milliseconds to a picture when it plays.
+    """
+    made = FuncAnimation(fig, draw, frames=frames, interval=interval, init_func=lambda: None)
+    page = made.to_jshtml(default_mode="once")
+    plt.close(fig)
+    page = re.sub(r'<link rel="stylesheet"[^>]*>', "", page)
+    for name, sign in _SIGNS.items():
+        page = re.sub(rf'<i class="fa {name}[^"]*"></i>', sign, page)
+    page = page.replace("<img id=", f'<img alt="{html.escape(alt)}" id=')
+    display(HTML(page))

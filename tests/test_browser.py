@@ -3,7 +3,10 @@
 import os
 
 import lab
+import matplotlib.pyplot as plt
 import pytest
+
+from ddp_course import plots
 
 LESSON = "00_start_here"
 
@@ -30,3 +33,21 @@ def test_run_all(browser_is_there, tmp_path):
         folded.locator("summary").click()
         assert folded.evaluate("d => d.open")
     assert (tmp_path / "runs/00_hello.json").exists()
+
+
+def test_player_steps(browser_is_there, monkeypatch):
+    shown = []
+    monkeypatch.setattr(plots, "display", lambda page: shown.append(page.data))
+    fig, ax = plt.subplots(figsize=(2, 1))
+    plots.player(fig, lambda i: ax.set_title(f"picture {i}"), 3, 'three "pictures"')
+    assert "http" not in shown[0].replace("http://www.w3.org", "")  # nothing comes from a network
+    with lab.chromium() as page:
+        page.set_content(shown[0])
+        image = page.get_by_alt_text('three "pictures"')
+        seen = [image.get_attribute("src")]
+        for name in ("Next frame", "Next frame", "Previous frame", "Last frame", "First frame"):
+            page.get_by_role("button", name=name).click()
+            seen.append(image.get_attribute("src"))
+        pictures = seen[:3]
+        assert len(set(pictures)) == 3 and seen[3:] == [pictures[i] for i in (1, 2, 0)]
+        assert page.get_by_role("button", name="Next frame").inner_text() == "▶"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from launch import ROOT, torchrun
 from lessons import NOTEBOOKS, code_cells, read
 
-from ddp_course import checks
+from ddp_course import checks, ring
 
 # (lesson, function): answers that must be refused, and what the message must mention.
 WRONG = {
@@ -41,6 +41,33 @@ WRONG = {
             "how many readers",
         ),
     ],
+    ("05_ring_allreduce", "my_ring"): [
+        (
+            "return [[(r, (r + 1) % n, (r - s) % n, 'add') for r in range(n)]"
+            " for s in range(n - 1)]",
+            "nobody sends it to rank 0",
+        ),
+        (
+            "return [[(r, (r + 1) % n, (r - s) % n, op) for r in range(n)]"
+            " for op in ('add', 'copy') for s in range(n - 1)]",
+            "sends what it does not have",
+        ),
+        (
+            "return [[(r, (r + 1) % n, (r - s) % n, 'add') for r in range(n)]"
+            " for s in range(2 * n - 2)]",
+            "would count twice",
+        ),
+        (
+            "up = [[(r, 0, c, 'add') for c in range(n)] for r in range(1, n)]\n"
+            "    return up + [[(0, r, c, 'copy') for c in range(n)] for r in range(1, n)]",
+            "who sends too much?",
+        ),
+    ],
+    ("05_ring_allreduce", "ring_turns_at"): [
+        ("return int(nbytes / bandwidth / alpha)", "There the two are equal"),
+        ("return int(nbytes * bandwidth / alpha)", "divide both by 2(N - 1)"),
+        ("return nbytes / bandwidth / alpha / 2", "Set the two terms"),
+    ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
@@ -68,7 +95,10 @@ def run(lesson, name, body=None):
     cell = cells[at]
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
-    exec(cell + "\n\n" + cells[at + 1], {"checks": checks, "torch": torch, "dist": dist})
+    exec(
+        cell + "\n\n" + cells[at + 1],
+        {"checks": checks, "torch": torch, "dist": dist, "ring": ring},
+    )
 
 
 def solution(lesson, name):

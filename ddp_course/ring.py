@@ -1,0 +1,467 @@
+"""All-reduce as a schedule: who sends which chunk to whom, step by step. Nothing is sent here.
+
+Every schedule ends with the sum of all ranks' buffers on all ranks. In one step each rank sends
+at most one message and receives at most one (of one chunk or several); all leave at once.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ddp_course.hardware import CourseError
+
+
+class Step(NamedTuple):
+    """What is sent in one step: an entry for each chunk on its way.
+
+    Attributes
+    ----------
+    src, dst : int arrays, shape (sent,)
+        From which rank, to which.
+    chunk : int array, shape (sent,)
+        Which part of the buffer.
+    add : bool, or bool array of shape (sent,)
+        The receiver adds what comes to what it has; if False it replaces it.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    chunk: np.ndarray
+    add: bool
+
+
+class Schedule(NamedTuple):
+    """An algorithm for one number of ranks.
+
+    Attributes
+    ----------
+    n : int
+        Ranks.
+    chunks : int
+        Parts into which a buffer is divided, sizes as ``numpy.array_split`` makes them.
+    steps : iterable of Step
+        It can be a generator: use it once.
+    """
+
+    n: int
+    chunks: int
+    steps: object
+
+
+def ring(n, rank=None):
+    """Ring: pass partial sums round, then finished sums (Patarasuk and Yuan 2009).
+
+    Parameters
+    ----------
+    n : int
+        Ranks.
+    rank : int, optional
+        Only the messages that this rank sends or receives; for large n.
+
+    Returns
+    -------
+    Schedule
+        Of n chunks and 2(n - 1) steps.
+    """
+    return Schedule(n, n, _ring(_self_and_left(n, rank), n))
+
+
+def _ring(who, n):
+    right = (who + 1) % n
+    chunk = (who - np.arange(n)[:, None]) % n  # row s: what each sends in step s
+    for s in range(n - 1):  # reduce-scatter
+        yield Step(who, right, chunk[s], True)
+    for s in range(n - 1):  # all-gather
+        yield Step(who, right, (chunk[s] + 1) % n, False)
+
+
+def star(n, rank=None):
+    """Star, or parameter server: rank 0 receives from one after the other, then sends to each.
+
+    Parameters and Returns as for `ring`; one chunk, 2(n - 1) steps.
+    """
+    return Schedule(n, 1, _star(n, rank))
+
+
+def _star(n, rank):
+    others, zero = np.arange(1, n), np.zeros(1, int)
+    none = np.zeros(0, int)
+    for src, dst, add in ((others, None, True), (None, others, False)):
+        for i in range(n - 1):
+            if rank in (None, 0, i + 1):
+                a = zero if src is None else src[i : i + 1]
+                b = zero if dst is None else dst[i : i + 1]
+                yield Step(a, b, zero, add)
+            else:
+                yield Step(none, none, none, add)
+
+
+def tree(n, rank=None):
+    """Binomial tree: the whole buffer up to rank 0, halving the senders, then down again.
+
+    Parameters and Returns as for `ring`; one chunk, 2 ceil(log2 n) steps.
+    """
+    return Schedule(n, 1, _tree(n, rank))
+
+
+def _tree(n, rank):
+    levels = []
+    for d in 2 ** np.arange((n - 1).bit_length()):
+        child = np.arange(d, n, 2 * d)
+        if rank is not None:
+            child = child[(child == rank) | (child - d == rank)]
+        levels.append((child, child - d, np.zeros(len(child), int)))
+    for child, parent, chunk in levels:
+        yield Step(child, parent, chunk, True)
+    for child, parent, chunk in reversed(levels):
+        yield Step(parent, child, chunk, False)
+
+
+def halving_doubling(n, rank=None):
+    """Recursive halving, then doubling (Thakur, Rabenseifner and Gropp 2005).
+
+    Where n is no power of two, the ranks above the largest power, p, first add their buffer to
+    rank - p's, and get the result from it at the end.
+
+    Parameters and Returns as for `ring`; p chunks, 2 log2 p steps (two more if p < n).
+    """
+    p = 1 << (n.bit_length() - 1)
+    return Schedule(n, p, _halving_doubling(n, p, rank))
+
+
+def _halving_doubling(n, p, rank):
+    extra = np.arange(p, n)
+    if rank is not None:
+        extra = extra[(extra == rank) | (extra - p == rank)]
+    whole = np.tile(np.arange(p), len(extra))
+    if p < n:
+        yield Step(np.repeat(extra, p), np.repeat(extra - p, p), whole, True)
+    distances = [p >> i for i in range(1, p.bit_length())]
+    for add, distance in [(True, d) for d in distances] + [(False, d) for d in distances[::-1]]:
+        who = np.arange(p)
+        if rank is not None:
+            who = np.array([rank, rank ^ distance] if rank < p else [], int)
+        partner = who ^ distance
+        # Halving: the half that the partner is to finish. Doubling: all that one has finished.
+        first = (partner if add else who) // distance * distance
+        chunk = (first[:, None] + np.arange(distance)).ravel()
+        yield Step(np.repeat(who, distance), np.repeat(partner, distance), chunk, add)
+    if p < n:
+        yield Step(np.repeat(extra - p, p), np.repeat(extra, p), whole, False)
+
+
+def two_level(n, rank=None, per_node=8):
+    """Ring in each node, ring across the nodes, ring in each node again.
+
+    Reduce-scatter among the ranks of a node; all-reduce of each rank's part with the ranks of
+    the same place in the other nodes; all-gather in the node.
+
+    Parameters and Returns as for `ring`; n chunks, 2(per_node - 1) + 2(n/per_node - 1) steps.
+
+    Raises
+    ------
+    CourseError
+        per_node does not divide n.
+    """
+    if n % per_node:
+        raise CourseError(f"{n} ranks don't fill nodes of {per_node}: choose a multiple")
+    return Schedule(n, n, _two_level(n, rank, per_node))
+
+
+def _two_level(n, rank, g):
+    nodes = n // g
+    everyone = np.arange(n)
+    own_node, own_place = (everyone, everyone) if rank is None else (
+        np.unique([rank, rank - rank % g + (rank - 1) % g]), np.unique([rank, (rank - g) % n])
+    )  # fmt: skip
+
+    def inside(shift, add):  # a part is the chunks that one rank of each node looks after
+        place = own_node % g
+        part = (place - shift) % g
+        chunk = (part[:, None] * nodes + np.arange(nodes)).ravel()
+        right = own_node - place + (place + 1) % g
+        return Step(np.repeat(own_node, nodes), np.repeat(right, nodes), chunk, add)
+
+    for s in range(g - 1):
+        yield inside(s, True)
+    place, node = own_place % g, own_place // g
+    for shift, add in ((0, True), (-1, False)):
+        for s in range(nodes - 1):
+            chunk = (place + 1) % g * nodes + (node - s - shift) % nodes
+            yield Step(own_place, (own_place + g) % n, chunk, add)
+    for s in range(g - 1):
+        yield inside(s - 1, False)
+
+
+ALGORITHMS = {
+    "ring": ring, "star": star, "tree": tree,
+    "halving-doubling": halving_doubling, "two-level": two_level,
+}  # fmt: skip
+
+
+def _self_and_left(n, rank):
+    return np.arange(n) if rank is None else np.unique([(rank - 1) % n, rank])
+
+
+class State(NamedTuple):
+    """The simulation after a step. The arrays are its own: copy what you keep.
+
+    Attributes
+    ----------
+    step : Step or None
+        What was sent last; None at the start.
+    buffers : array, shape (n, chunks, width)
+        Every rank's numbers; a chunk shorter than the longest ends in zeros.
+    parts : uint64 array, shape (n, chunks), or None
+        Whose numbers are in the sum: bit r is set for rank r's. None for more than 64 ranks.
+    """
+
+    step: Step
+    buffers: np.ndarray
+    parts: np.ndarray
+
+
+def simulate(schedule, data):
+    """Run a schedule on data, step by step.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    data : array, shape (n, length)
+        What each rank starts with; any length, also one that n does not divide.
+
+    Yields
+    ------
+    State
+        The start, and the state after each step.
+    """
+    data = np.asarray(data)
+    n, chunks = schedule.n, schedule.chunks
+    sizes = chunk_sizes(data.shape[1], chunks)
+    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]  # (chunks, width)
+    buffers = np.zeros((n, *inside.shape), data.dtype)
+    buffers[:, inside] = data
+    parts = None
+    if n <= 64:
+        parts = np.repeat(np.uint64(1) << np.arange(n, dtype=np.uint64)[:, None], chunks, axis=1)
+    yield State(None, buffers, parts)
+    for step in schedule.steps:
+        src, dst, chunk, add = step
+        for held, plus in ((buffers, np.add), (parts, np.bitwise_or)):
+            if held is None:
+                continue
+            sent = held[src, chunk]  # a copy: everyone sends what it had before the step
+            mine = held[dst, chunk]
+            adds = np.broadcast_to(add, src.shape).reshape(-1, *[1] * (held.ndim - 2))
+            held[dst, chunk] = np.where(adds, plus(mine, sent), sent)
+        yield State(step, buffers, parts)
+
+
+def all_reduce(schedule, data):
+    """Run a schedule to its end.
+
+    Returns
+    -------
+    array, shape (n, length)
+        What each rank holds then.
+    """
+    for state in simulate(schedule, data):
+        buffers = state.buffers
+    sizes = chunk_sizes(np.shape(data)[1], schedule.chunks)
+    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]
+    return buffers[:, inside]
+
+
+def chunk_sizes(length, chunks):
+    """Elements in each chunk: as equal as can be, the longer ones first; int array (chunks,)."""
+    return length // chunks + (np.arange(chunks) < length % chunks)
+
+
+class Count(NamedTuple):
+    """What a schedule costs.
+
+    Attributes
+    ----------
+    steps : int
+    sent, received : int arrays, shape (n,)
+        Bytes, by rank.
+    """
+
+    steps: int
+    sent: np.ndarray
+    received: np.ndarray
+
+
+def count(schedule, nbytes):
+    """Count steps and bytes by going through the schedule; no data is moved.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of one rank (``ring(65_536, rank=0)``), and only that rank's bytes are right.
+    nbytes : int
+        Size of each rank's buffer.
+
+    Returns
+    -------
+    Count
+    """
+    steps = list(schedule.steps)
+    nothing = [np.zeros(0, int)]
+    src, dst, chunk = (np.concatenate(nothing + [s[i] for s in steps]) for i in range(3))
+    size = chunk_sizes(nbytes, schedule.chunks)[chunk]
+    sent, received = (np.bincount(who, size, schedule.n).astype(int) for who in (src, dst))
+    return Count(len(steps), sent, received)
+
+
+def check(steps, n, chunks=None):
+    """Replay somebody's schedule on fresh buffers, and stop at the first step that is wrong.
+
+    Parameters
+    ----------
+    steps : list of list of (src, dst, chunk, op)
+        A list for each step, a tuple for each message; op is "add" or "copy".
+    n : int
+        Ranks, 64 at most.
+    chunks : int, optional
+        Parts of the buffer; by default n.
+
+    Returns
+    -------
+    (int, int)
+        Steps, and chunks sent by the rank that sends most.
+
+    Raises
+    ------
+    AssertionError
+        With the number of the step (from 0), the rank and the chunk, and what is wrong.
+    CourseError
+        n is above 64.
+    """
+    if n > 64:
+        raise CourseError(f"the checker keeps 64 contributions apart, not {n}: check fewer ranks")
+    chunks = n if chunks is None else chunks
+    steps = [[_message(s, m, n, chunks) for m in step] for s, step in enumerate(steps)]
+    parts = [[{r} for _ in range(chunks)] for r in range(n)]
+    carried = {}  # (chunk, whose): (step, receiver) of the last message it was in
+    sent = [0] * n
+    for s, step in enumerate(steps):
+        before = [[set(p) for p in row] for row in parts]
+        written = {}
+        for src, dst, chunk, op in step:
+            if (dst, chunk) in written:
+                raise AssertionError(
+                    f"step {s}: rank {written[dst, chunk]} and rank {src} both write "
+                    f"chunk {chunk} of rank {dst}: one of the two would be lost"
+                )
+            written[dst, chunk] = src
+            sent[src] += 1
+            cargo = before[src][chunk]
+            if op == "copy" and len(cargo) < n:
+                raise AssertionError(
+                    f"step {s}: rank {src} sends what it does not have: its chunk {chunk} is not "
+                    f"the finished sum, it lacks {_ranks(set(range(n)) - cargo)}. "
+                    + _where_it_stuck(steps, carried, chunk, set(range(n)) - cargo)
+                )
+            twice = cargo & before[dst][chunk]
+            if op == "add" and twice:
+                raise AssertionError(
+                    f"step {s}: rank {src} adds its chunk {chunk} to rank {dst}'s, and both hold "
+                    f"what {_ranks(twice)} put in: that would count twice"
+                )
+            parts[dst][chunk] = cargo | before[dst][chunk] if op == "add" else set(cargo)
+            if op == "add":
+                carried.update({(chunk, who): (s, dst) for who in cargo})
+    for r in range(n):
+        for chunk in range(chunks):
+            missing = set(range(n)) - parts[r][chunk]
+            if missing:
+                holders = [q for q in range(n) if len(parts[q][chunk]) == n]
+                raise AssertionError(
+                    f"after {len(steps)} steps chunk {chunk} of rank {r} lacks "
+                    f"{_ranks(missing)}. "
+                    + (f"Rank {holders[0]} has the finished sum: nobody sends it to rank {r}"
+                       if holders else _where_it_stuck(steps, carried, chunk, missing))
+                )  # fmt: skip
+    return len(steps), max(sent)
+
+
+def _message(s, message, n, chunks):
+    try:
+        src, dst, chunk, op = message
+        src, dst, chunk = int(src), int(dst), int(chunk)
+    except (TypeError, ValueError):
+        raise AssertionError(
+            f"step {s}: {message!r} is not a message: write (src, dst, chunk, 'add' or 'copy')"
+        ) from None
+    if not (0 <= src < n and 0 <= dst < n):
+        raise AssertionError(f"step {s}: no such rank in {message}: they go from 0 to {n - 1}")
+    if not 0 <= chunk < chunks:
+        raise AssertionError(f"step {s}: no such chunk in {message}: 0 to {chunks - 1}")
+    if src == dst:
+        raise AssertionError(f"step {s}: rank {src} sends chunk {chunk} to itself")
+    if op not in ("add", "copy"):
+        raise AssertionError(f"step {s}: {op!r} in {message}: write 'add' or 'copy'")
+    return src, dst, chunk, op
+
+
+def _where_it_stuck(steps, carried, chunk, missing):
+    """The wrong step is often an earlier one: where a contribution came to and went no further."""
+    stuck = [(*carried[chunk, w], w) for w in missing if (chunk, w) in carried]
+    if not stuck:
+        who = min(missing)
+        return f"Nobody has sent chunk {chunk} on from rank {who}"
+    s, holder, who = min(stuck)
+    then = [c for src, _, c, _ in (steps[s + 1] if s + 1 < len(steps) else []) if src == holder]
+    sends = f"sends chunk {then[0]}" if then else "sends nothing"
+    return (
+        f"Rank {who}'s part of it came to rank {holder} in step {s} and no further: "
+        f"in step {s + 1} rank {holder} {sends}"
+    )
+
+
+def _ranks(some):
+    return ("rank " if len(some) == 1 else "ranks ") + ", ".join(map(str, sorted(some)))
+
+
+def seconds(algorithm, n, nbytes, alpha, bandwidth, *, per_node=8):
+    """Time of an all-reduce in the α-β model: each step costs α, each byte 1/bandwidth.
+
+    Adding the numbers up is taken as free, and no two messages share a link.
+
+    Parameters
+    ----------
+    algorithm : key of ALGORITHMS
+    n : int
+        Ranks.
+    nbytes : float
+        Size of a rank's buffer.
+    alpha : float
+        Seconds that a message costs, however short.
+    bandwidth : float
+        Bytes per second of one link, in each direction.
+    per_node : int
+        Ranks in a node, for "two-level"; all links are taken as equal.
+
+    Returns
+    -------
+    float
+        Seconds. Sources: Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009. The tests
+        compare each formula with what its schedule costs step by step.
+    """
+    size = nbytes / bandwidth
+    if algorithm == "ring":
+        return 2 * (n - 1) * (alpha + size / n)
+    if algorithm == "star":
+        return 2 * (n - 1) * (alpha + size)
+    if algorithm == "tree":
+        return 2 * (n - 1).bit_length() * (alpha + size)
+    if algorithm == "halving-doubling":
+        p = 1 << (n.bit_length() - 1)
+        folded = 2 * (alpha + size) if p < n else 0
+        return 2 * (p.bit_length() - 1) * alpha + 2 * (p - 1) / p * size + folded
+    if algorithm == "two-level":
+        inside = 2 * (per_node - 1) * (alpha + size / per_node)
+        nodes = n // per_node
+        return inside + 2 * (nodes - 1) * (alpha + size / per_node / nodes)
+    raise CourseError(f"unknown algorithm {algorithm!r}: choose from {', '.join(ALGORITHMS)}")
