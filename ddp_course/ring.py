@@ -39,13 +39,12 @@ class Schedule(NamedTuple):
         Ranks.
     chunks : int
         Parts into which a buffer is divided, sizes as ``numpy.array_split`` makes them.
-    steps : iterable of Step
-        It can be a generator: use it once.
+    steps : list of Step
     """
 
     n: int
     chunks: int
-    steps: object
+    steps: list
 
 
 def ring(n, rank=None):
@@ -63,7 +62,7 @@ def ring(n, rank=None):
     Schedule
         Of n chunks and 2(n - 1) steps.
     """
-    return Schedule(n, n, _ring(_self_and_left(n, rank), n))
+    return Schedule(n, n, list(_ring(_self_and_left(n, rank), n)))
 
 
 def _ring(who, n):
@@ -80,7 +79,7 @@ def star(n, rank=None):
 
     Parameters and Returns as for `ring`; one chunk, 2(n - 1) steps.
     """
-    return Schedule(n, 1, _star(n, rank))
+    return Schedule(n, 1, list(_star(n, rank)))
 
 
 def _star(n, rank):
@@ -101,7 +100,7 @@ def tree(n, rank=None):
 
     Parameters and Returns as for `ring`; one chunk, 2 ceil(log2 n) steps.
     """
-    return Schedule(n, 1, _tree(n, rank))
+    return Schedule(n, 1, list(_tree(n, rank)))
 
 
 def _tree(n, rank):
@@ -126,7 +125,7 @@ def halving_doubling(n, rank=None):
     Parameters and Returns as for `ring`; p chunks, 2 log2 p steps (two more if p < n).
     """
     p = 1 << (n.bit_length() - 1)
-    return Schedule(n, p, _halving_doubling(n, p, rank))
+    return Schedule(n, p, list(_halving_doubling(n, p, rank)))
 
 
 def _halving_doubling(n, p, rank):
@@ -163,13 +162,18 @@ def two_level(n, rank=None, per_node=8):
     CourseError
         per_node does not divide n.
     """
+    _nodes(n, per_node)
+    return Schedule(n, n, list(_two_level(n, rank, per_node)))
+
+
+def _nodes(n, per_node):
     if n % per_node:
         raise CourseError(f"{n} ranks don't fill nodes of {per_node}: choose a multiple")
-    return Schedule(n, n, _two_level(n, rank, per_node))
+    return n // per_node
 
 
 def _two_level(n, rank, g):
-    nodes = n // g
+    nodes = _nodes(n, g)
     everyone = np.arange(n)
     own_node, own_place = (everyone, everyone) if rank is None else (
         np.unique([rank, rank - rank % g + (rank - 1) % g]), np.unique([rank, (rank - g) % n])
@@ -234,9 +238,16 @@ def simulate(schedule, data):
     ------
     State
         The start, and the state after each step.
+
+    Raises
+    ------
+    CourseError
+        data has not a row for each rank.
     """
     data = np.asarray(data)
     n, chunks = schedule.n, schedule.chunks
+    if data.ndim != 2 or len(data) != n:
+        raise CourseError(f"data of shape {data.shape}: it needs a row for each of {n} ranks")
     sizes = chunk_sizes(data.shape[1], chunks)
     inside = np.arange(sizes.max(initial=0)) < sizes[:, None]  # (chunks, width)
     buffers = np.zeros((n, *inside.shape), data.dtype)
@@ -306,16 +317,15 @@ def count(schedule, nbytes):
     -------
     Count
     """
-    steps = list(schedule.steps)
     nothing = [np.zeros(0, int)]
-    src, dst, chunk = (np.concatenate(nothing + [s[i] for s in steps]) for i in range(3))
+    src, dst, chunk = (np.concatenate(nothing + [s[i] for s in schedule.steps]) for i in range(3))
     size = chunk_sizes(nbytes, schedule.chunks)[chunk]
     sent, received = (np.bincount(who, size, schedule.n).astype(int) for who in (src, dst))
-    return Count(len(steps), sent, received)
+    return Count(len(schedule.steps), sent, received)
 
 
 def check(steps, n, chunks=None):
-    """Replay somebody's schedule on fresh buffers, and stop at the first step that is wrong.
+    """Replay somebody's schedule on fresh buffers, and stop where the first damage shows.
 
     Parameters
     ----------
@@ -334,13 +344,18 @@ def check(steps, n, chunks=None):
     Raises
     ------
     AssertionError
-        With the number of the step (from 0), the rank and the chunk, and what is wrong.
+        With the number of the step (from 0), the rank and the chunk, and what is wrong; where an
+        earlier step is to blame, with that step, too.
     CourseError
         n is above 64.
     """
     if n > 64:
         raise CourseError(f"the checker keeps 64 contributions apart, not {n}: check fewer ranks")
     chunks = n if chunks is None else chunks
+    try:
+        steps = [list(step) for step in steps]
+    except TypeError:
+        raise AssertionError("not a schedule: return a list of steps, each a list") from None
     steps = [[_message(s, m, n, chunks) for m in step] for s, step in enumerate(steps)]
     parts = [[{r} for _ in range(chunks)] for r in range(n)]
     carried = {}  # (chunk, whose): (step, receiver) of the last message it was in
@@ -358,9 +373,11 @@ def check(steps, n, chunks=None):
             sent[src] += 1
             cargo = before[src][chunk]
             if op == "copy" and len(cargo) < n:
+                finished = [c for c in range(chunks) if len(before[src][c]) == n]
                 raise AssertionError(
                     f"step {s}: rank {src} sends what it does not have: its chunk {chunk} is not "
                     f"the finished sum, it lacks {_ranks(set(range(n)) - cargo)}. "
+                    f"Finished on rank {src}: chunks {finished}. "
                     + _where_it_stuck(steps, carried, chunk, set(range(n)) - cargo)
                 )
             twice = cargo & before[dst][chunk]
@@ -448,6 +465,11 @@ def seconds(algorithm, n, nbytes, alpha, bandwidth, *, per_node=8):
     float
         Seconds. Sources: Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009. The tests
         compare each formula with what its schedule costs step by step.
+
+    Raises
+    ------
+    CourseError
+        No such algorithm, or per_node does not divide n.
     """
     size = nbytes / bandwidth
     if algorithm == "ring":
@@ -462,6 +484,6 @@ def seconds(algorithm, n, nbytes, alpha, bandwidth, *, per_node=8):
         return 2 * (p.bit_length() - 1) * alpha + 2 * (p - 1) / p * size + folded
     if algorithm == "two-level":
         inside = 2 * (per_node - 1) * (alpha + size / per_node)
-        nodes = n // per_node
+        nodes = _nodes(n, per_node)
         return inside + 2 * (nodes - 1) * (alpha + size / per_node / nodes)
     raise CourseError(f"unknown algorithm {algorithm!r}: choose from {', '.join(ALGORITHMS)}")

@@ -3,11 +3,16 @@
 import torch
 import torch.distributed as dist
 
-SEGMENT = 2 * 2**20 // 4  # elements: 2 MiB, long enough to be fast, short enough to overlap
+# group_src, group_dst: a rank's number inside the group, not in the whole job.
+SEGMENT = 2 * 2**20 // 4  # elements, 2 MiB: one segment is added up while the next is on its way
 
 
 class Ring:
-    """Partial sums go round, then finished sums. Buffers are made once, for one x."""
+    """Partial sums go round, then finished sums. Buffers are made once, for one x.
+
+    Three ranks, seen from rank 0: step 0 sends chunk 0 and adds chunk 2; step 1 sends 2, adds 1;
+    step 2 sends 1 (finished), receives 0; step 3 sends 0, receives 2.
+    """
 
     def __init__(self, x, group):
         self.group, self.n, self.me = group, group.size(), group.rank()
@@ -33,6 +38,8 @@ class Ring:
 
     def __call__(self):
         steps = 2 * self.n - 2
+        if not steps:
+            return
         receiving = self.post(0)
         sending = [dist.isend(seg, self.right, self.group) for seg in self.chunks[self.me]]
         for s in range(steps):
@@ -44,6 +51,8 @@ class Ring:
                 if s + 1 < steps:  # what has come in is what goes out next
                     sending.append(dist.isend(seg, self.right, self.group))
             receiving = upcoming
+        # Not waited for until here, and yet nothing was overwritten too early: a finished segment
+        # comes only after its partial sum, our message, has gone all the way round.
         for work in sending:
             work.wait()
 
@@ -82,6 +91,8 @@ def tree(x, tmp, group):
 def halving_doubling(x, tmp, group):
     """Exchange halves, then quarters ... with partners ever nearer; then back. n = 2, 4, 8 ..."""
     n, me = group.size(), group.rank()
+    if n & (n - 1):
+        raise ValueError(f"halving_doubling takes 2, 4, 8 ... ranks, not {n}")
     bounds = [round(len(x) * i / n) for i in range(n + 1)]
     distances = [n >> i for i in range(1, n.bit_length())]
     for d in distances:

@@ -1,5 +1,6 @@
 """The exercises of the lessons: the solution passes, typical wrong answers are told why."""
 
+import gc
 import json
 import re
 
@@ -8,6 +9,8 @@ import torch
 import torch.distributed as dist
 from launch import ROOT, torchrun
 from lessons import NOTEBOOKS, code_cells, read
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, ring
 
@@ -60,13 +63,38 @@ WRONG = {
         (
             "up = [[(r, 0, c, 'add') for c in range(n)] for r in range(1, n)]\n"
             "    return up + [[(0, r, c, 'copy') for c in range(n)] for r in range(1, n)]",
-            "who sends too much?",
+            "not by a ring",
         ),
     ],
     ("05_ring_allreduce", "ring_turns_at"): [
+        ("return max(2, int(nbytes / bandwidth / alpha / 2))", "Set the two terms"),
         ("return int(nbytes / bandwidth / alpha)", "There the two are equal"),
         ("return int(nbytes * bandwidth / alpha)", "divide both by 2(N - 1)"),
-        ("return nbytes / bandwidth / alpha / 2", "Set the two terms"),
+        ("return nbytes / bandwidth / alpha", "Return a whole number"),
+        ("return int(nbytes / bandwidth / alpha) + 1", "at least two ranks"),
+    ],
+    ("06_overlap_and_accumulation", "counting_hook"): [
+        ("return allreduce_hook(None, bucket)", "Add .nbytes under"),
+        (
+            "kind = str(bucket.buffer().dtype)\n"
+            "    state[kind] = state.get(kind, 0) + bucket.buffer().numel()\n"
+            "    return allreduce_hook(None, bucket)",
+            "Add .nbytes under",
+        ),
+        (
+            "state[str(bucket.buffer().dtype)] = bucket.buffer().nbytes\n"
+            "    return allreduce_hook(None, bucket)",
+            "for (3,)",
+        ),
+    ],
+    ("06_overlap_and_accumulation", "plan_accumulation"): [
+        ("return [(1 / k, i % k == k - 1) for i in range(len(sizes))]", "also in the tail"),
+        ("return [(1, True)] * len(sizes)", "Which backward of each window sends?"),
+        (
+            "return [(1 / k, i % k == k - 1 or i == len(sizes) - 1) for i in range(len(sizes))]",
+            "what share of its samples",
+        ),
+        ("return [(1, True)]", "return a pair for each micro-batch"),
     ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
@@ -95,10 +123,9 @@ def run(lesson, name, body=None):
     cell = cells[at]
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
-    exec(
-        cell + "\n\n" + cells[at + 1],
-        {"checks": checks, "torch": torch, "dist": dist, "ring": ring},
-    )
+    names = {"checks": checks, "torch": torch, "dist": dist, "ring": ring, "gc": gc}
+    names |= {"nn": torch.nn, "DDP": DDP, "allreduce_hook": allreduce_hook}
+    exec(cell + "\n\n" + cells[at + 1], names)
 
 
 def solution(lesson, name):

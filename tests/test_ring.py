@@ -46,12 +46,11 @@ def test_all_reduce_is_the_sum(data):
 @pytest.mark.parametrize("name, n, per_node", EVERY)
 def test_one_rank_s_view_and_one_message_each_way(name, n, per_node):
     whole = make(name, n, None, per_node)
-    steps = list(whole.steps)
-    for step in steps:
+    for step in whole.steps:
         pairs = set(zip(step.src.tolist(), step.dst.tolist()))
         assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs)
     nbytes = 12 * n + 5
-    total = ring.count(whole._replace(steps=steps), nbytes)
+    total = ring.count(whole, nbytes)
     for rank in range(n):
         own = ring.count(make(name, n, rank, per_node), nbytes)
         assert own.steps == total.steps
@@ -95,9 +94,8 @@ def test_many_ranks():
 @pytest.mark.parametrize("name, n, per_node", EVERY)
 def test_checker_accepts_what_is_right(name, n, per_node):
     schedule = make(name, n, None, per_node)
-    steps = messages(schedule)
-    found = ring.check(steps, n, schedule.chunks)
-    count = ring.count(make(name, n, None, per_node), schedule.chunks)
+    found = ring.check(messages(schedule), n, schedule.chunks)
+    count = ring.count(schedule, schedule.chunks)
     assert found == (count.steps, count.sent.max(initial=0))
 
 
@@ -127,7 +125,8 @@ WRONG = {
     "left out": (missing(1, 2), "in step 1 rank 2 sends nothing"),
     "never sent": (missing(0, 1), "Nobody has sent chunk 1 on from rank 1"),
     "sent twice": (change(2, 1, (1, 2, 0, "add")), "that would count twice"),
-    "unfinished": (change(3, 0, (0, 1, 3, "copy")), "step 3: rank 0 sends what it does not have"),
+    "no list": (None, "return a list of steps"),
+    "unfinished": (change(3, 0, (0, 1, 3, "copy")), "Finished on rank 0: chunks [1]"),
     "no all-gather": (messages(ring.ring(4))[:3], "Rank 3 has the finished sum: nobody sends it"),
     "one step short": (messages(ring.ring(4))[:5], "after 5 steps chunk"),
     "nothing": ([], "after 0 steps chunk 0 of rank 0 lacks ranks 1, 2, 3."),
@@ -153,8 +152,8 @@ def test_checker_is_never_fooled(n, data):
         ring.check(steps, n)
     except AssertionError:
         return
-    made = (ring.Step(*map(np.array, zip(*((a, b, c, o == "add") for a, b, c, o in step))))
-            for step in steps)  # fmt: skip
+    made = [ring.Step(*map(np.array, zip(*((a, b, c, o == "add") for a, b, c, o in step))))
+            for step in steps]  # fmt: skip
     numbers = 10 ** np.arange(n)[:, None] * np.ones(n, int)
     assert (ring.all_reduce(ring.Schedule(n, n, made), numbers) == numbers.sum(axis=0)).all()
 
@@ -162,6 +161,10 @@ def test_checker_is_never_fooled(n, data):
 def test_bad_input_is_one_clear_line():
     with pytest.raises(CourseError, match="10 ranks don't fill nodes of 8: choose a multiple"):
         ring.two_level(10)
+    with pytest.raises(CourseError, match="10 ranks don't fill nodes of 8"):
+        ring.seconds("two-level", 10, 1, 1, 1)
+    with pytest.raises(CourseError, match=r"\(1, 3\): it needs a row for each of 4 ranks"):
+        ring.all_reduce(ring.ring(4), [[1, 2, 3]])
     with pytest.raises(CourseError, match="choose from ring, star"):
         ring.seconds("bus", 4, 1, 1, 1)
     with pytest.raises(CourseError, match="not 65: check fewer ranks"):
