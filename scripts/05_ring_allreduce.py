@@ -5,6 +5,7 @@ be posted one by one like these (it has dist.batch_isend_irecv).
 """
 
 import argparse
+import os
 import runpy
 import time
 from datetime import timedelta
@@ -70,6 +71,7 @@ def main():
     parser.add_argument("--budget", type=float, default=0.3, help="seconds for each size")
     args = parser.parse_args()
     sizes = [2**k for k in (10, 14, 18, 20, 22, 24, 26) if 2**k <= args.largest_mib * 2**20]
+    os.environ["DDP_COURSE_DEVICE"] = "cpu"
     torch.set_num_threads(1)
     with process_group(PATIENCE) as me:
         if me.world_size < 2:

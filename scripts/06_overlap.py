@@ -4,6 +4,8 @@ Everything runs on the CPU over gloo, also where there are GPUs: a GPU works asy
 clocks read by the CPU would show when work was queued, not when it was done.
 """
 
+import os
+import queue
 import statistics
 import threading
 import time
@@ -18,33 +20,32 @@ from ddp_course import results
 from ddp_course.process_group import process_group
 
 LAYERS, WIDTH, BATCH = 6, 512, 512  # 6 MiB of weights
-CAPS_MB = (1000, 3, 2, 1, 0.001)
+CAPS_MB = (1000, 3, 1, 0.001)
 SLOW = {"alpha": 0.003, "bandwidth": 120e6}  # seconds a message, bytes a second
 
 
-class Link:
-    """Makes each message take as long as on a slower link, without using the CPU."""
+class Link(threading.Thread):
+    """Lets each message take as long as on a slower link, without using the CPU."""
 
-    def __init__(self, alpha, bandwidth):
-        self.alpha, self.bandwidth = alpha, bandwidth
-        self.free, self.lock = 0.0, threading.Lock()
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.messages = queue.SimpleQueue()
+        self.start()
 
-    def carry(self, nbytes):
-        with self.lock:  # one message after the other
-            start = max(time.perf_counter(), self.free)
-            self.free = start + self.alpha + nbytes / self.bandwidth
-            arrives = self.free
-        time.sleep(max(0.0, arrives - time.perf_counter()))
+    def run(self):
+        while (message := self.messages.get()) is not None:
+            nbytes, arrived = message
+            time.sleep(SLOW["alpha"] + nbytes / SLOW["bandwidth"])  # one after the other
+            arrived()
 
 
 class Watch:
     """A DDP model that notes when gradients are ready, and when buckets leave and arrive."""
 
-    def __init__(self, group, cap_mb, link=None):
+    def __init__(self, cap_mb, link=None):
         torch.manual_seed(0)
         layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
-        self.ddp = DDP(nn.Sequential(*layers), process_group=group, bucket_cap_mb=cap_mb)
-        self.group, self.link = group, Link(**link) if link else None
+        self.ddp, self.link = DDP(nn.Sequential(*layers), bucket_cap_mb=cap_mb), link
         for p in self.ddp.parameters():
             p.register_post_accumulate_grad_hook(self.ready)
         self.ddp.register_comm_hook(None, self.send)
@@ -58,19 +59,24 @@ class Watch:
         sent = {"bytes": bucket.buffer().nbytes, "ready": len(now["ready"])}
         now["buckets"].append(sent)
         sent["leaves"] = time.perf_counter()
-        mean = bucket.buffer().div_(self.group.size())
-        work = dist.all_reduce(mean, group=self.group, async_op=True)
+        mean = bucket.buffer().div_(dist.get_world_size())
+        averaged = torch.futures.Future()  # what DDP waits for
 
-        def arrived(future):
-            if self.link:
-                self.link.carry(sent["bytes"])
+        def arrived():
             sent["arrives"] = time.perf_counter()
-            return future.value()[0]
+            averaged.set_result(mean)
 
-        return work.get_future().then(arrived)
+        def summed(_):  # may run on backward's own thread: it must not sleep
+            if self.link:
+                self.link.messages.put((sent["bytes"], arrived))
+            else:
+                arrived()
+
+        dist.all_reduce(mean, async_op=True).get_future().then(summed)
+        return averaged
 
     def step(self, x):
-        dist.barrier(self.group)
+        dist.barrier()
         now = {"ready": [], "buckets": [], "forward": time.perf_counter()}
         self.steps.append(now)
         loss = self.ddp(x).square().mean()
@@ -95,20 +101,23 @@ def in_ms(step):
     }
 
 
-def measure(group, rounds=6):
+def measure(me, rounds=10):
     """{link: {cap in MB: its steps}}; all kinds take turns, and the first two rounds don't count.
 
     In its first step DDP has one bucket only, in the second it uses the rebuilt ones.
     """
-    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(group.rank()))
+    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(me.rank))
+    link = Link()
     kinds = {
-        (name, cap): Watch(group, cap, link)
-        for name, link in (("this machine", None), ("slow link", SLOW))
+        (name, cap): Watch(cap, through)
+        for name, through in (("this machine", None), ("slow link", link))
         for cap in CAPS_MB
     }
     for _ in range(rounds):
         for watch in kinds.values():
             watch.step(x)
+    link.messages.put(None)
+    link.join()
     found = {}
     for (name, cap), watch in kinds.items():
         found.setdefault(name, {})[cap] = [in_ms(s) for s in watch.steps[2:]]
@@ -117,10 +126,10 @@ def measure(group, rounds=6):
 
 @record
 def main():
+    os.environ["DDP_COURSE_DEVICE"] = "cpu"
     torch.set_num_threads(1)
     with process_group() as me:
-        group = dist.new_group(backend="gloo")
-        mine = measure(group)
+        mine = measure(me)
         everyone = [None] * me.world_size
         dist.all_gather_object(everyone, mine)
         results.save("06_overlap", {"ranks": everyone, "slow": SLOW})

@@ -14,6 +14,16 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, ring
 
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+AMP = """optimizer.zero_grad()
+    with torch.amp.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    {before}
+    {after}
+    scaler.step(optimizer)
+    scaler.update()"""
+
 # (lesson, function): answers that must be refused, and what the message must mention.
 WRONG = {
     ("00_start_here", "bus_bandwidth"): [
@@ -81,6 +91,7 @@ WRONG = {
             "    return allreduce_hook(None, bucket)",
             "Add .nbytes under",
         ),
+        ("state['torch.float32'] = 1", "return what allreduce_hook returns"),
         (
             "state[str(bucket.buffer().dtype)] = bucket.buffer().nbytes\n"
             "    return allreduce_hook(None, bucket)",
@@ -92,9 +103,28 @@ WRONG = {
         ("return [(1, True)] * len(sizes)", "Which backward of each window sends?"),
         (
             "return [(1 / k, i % k == k - 1 or i == len(sizes) - 1) for i in range(len(sizes))]",
-            "what share of its samples",
+            "which share of its samples",
         ),
-        ("return [(1, True)]", "return a pair for each micro-batch"),
+        ("return [(1, True)]", "return a list with a pair"),
+    ],
+    ("07_mixed_precision", "amp_step"): [
+        (AMP.format(before=CLIP, after=""), "clipped while the gradient was still scaled?"),
+        (AMP.format(before="scaler.unscale_(optimizer)", after=""), "The step is too long"),
+        (
+            AMP.format(before="scaler.unscale_(optimizer)", after=CLIP).replace(
+                "scaler.update()", "pass"
+            ),
+            "is update() called once?",
+        ),
+    ],
+    ("07_mixed_precision", "next_scale"): [
+        ("return (scale / 2, 0) if overflow else (scale, good + 1)", "after step 2 of"),
+        ("return (scale / 2, good) if overflow else (scale, 0)", "after step 2 of"),
+        (
+            "if overflow:\n        return scale / 2, good\n"
+            "    return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)",
+            "The first difference is after step",
+        ),
     ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
@@ -124,7 +154,12 @@ def run(lesson, name, body=None):
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
     names = {"checks": checks, "torch": torch, "dist": dist, "ring": ring, "gc": gc}
-    names |= {"nn": torch.nn, "DDP": DDP, "allreduce_hook": allreduce_hook}
+    names |= {
+        "nn": torch.nn,
+        "F": torch.nn.functional,
+        "DDP": DDP,
+        "allreduce_hook": allreduce_hook,
+    }
     exec(cell + "\n\n" + cells[at + 1], names)
 
 

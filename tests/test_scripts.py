@@ -1,31 +1,53 @@
-"""Every script under torchrun, as a reader would start it in a terminal."""
+"""Every script under torchrun, as a reader would start it in a terminal.
+
+The lessons launch their scripts, too, and nbval runs the lessons: here are the launches that no
+lesson makes, and the proof that every script has one.
+"""
+
+import re
 
 import pytest
 from launch import python, torchrun
-from lessons import SCRIPTS
+from lessons import NOTEBOOKS, SCRIPTS, code_cells, read
 
-# Where a lesson claims something about N, four ranks run too.
-RANKS = {"01_gradients": [2, 4], "02_collectives": [2, 4], "03_own_ddp_check": [2, 4]}
-RANKS["05_ring_allreduce"] = [4]
-ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}  # its lesson runs the whole
+# How many ranks the names in a lesson's launch line stand for, on a machine without GPUs.
+LAUNCH = re.compile(r"!torchrun .*--nproc-per-node \{([\w.]+)\} \.\./scripts/(\w+)\.py")
+MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
-CASES = [(p, n) for p in PROGRAMS for n in RANKS.get(p.stem, [2])]
-LAUNCHES_ITSELF = {"02_spawn": "02_spawn", "03_single": "03_single", "03_spawn": "03_spawn/03_ddp"}
+# Where a lesson claims something about N, four ranks run as well as two.
+FOUR = {"01_gradients", "02_collectives", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
+SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
+ALONE = {"03_single"}
+ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
-@pytest.mark.parametrize("script, ranks", CASES, ids=lambda v: getattr(v, "stem", v))
-def test_script(script, ranks, tmp_path):
+def launched():
+    """{(script, ranks)} of the lessons."""
+    text = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
+    found = {(name, MEANS[ranks]) for ranks, name in LAUNCH.findall(text)}
+    return found | {(name, 2) for name in SPAWNS.findall(text)}
+
+
+WANTED = {(p.stem, n) for p in PROGRAMS for n in ([2, 4] if p.stem in FOUR else [2])}
+CASES = sorted(WANTED - launched())
+
+
+def test_every_script_is_launched():
+    assert {name for name, _ in launched()} | ALONE == {p.stem for p in PROGRAMS}
+
+
+@pytest.mark.parametrize("name, ranks", CASES)
+def test_script(name, ranks, tmp_path):
+    script = next(p for p in PROGRAMS if p.stem == name)
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cpu"}
-    if script.stem in LAUNCHES_ITSELF:
+    if name in ALONE:
         done = python(script, env=env)
     else:
-        done = torchrun(script, *ARGS.get(script.stem, []), ranks=ranks, env=env)
+        done = torchrun(script, *ARGS.get(name, []), ranks=ranks, env=env)
     assert done.returncode == 0, done.stdout
     assert "Warning" not in done.stdout, done.stdout
-    result = LAUNCHES_ITSELF.get(script.stem, script.stem)
-    found = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.json")]
-    assert found == [f"{result}.json"]
+    assert [p.name for p in tmp_path.rglob("*.json")] == [f"{name}.json"]
 
 
 @pytest.mark.gpu

@@ -1,0 +1,145 @@
+"""The gradient scaler under DDP: clipping, overflow on one rank, scales that differ."""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddp_course import checks, results
+from ddp_course.process_group import TIMEOUT, process_group
+
+SAMPLES = 32
+
+
+def setup(me, group=None, scale=2.0**12):
+    """A small DDP model, plain SGD (lr 1, so that a step is the gradient), a scaler."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(me.device)
+    ids = [me.device] if me.device.type == "cuda" else None
+    ddp = DDP(model, device_ids=ids, process_group=group)
+    scaler = torch.amp.GradScaler(me.device.type, init_scale=scale)
+    return ddp, torch.optim.SGD(ddp.parameters(), lr=1.0), scaler
+
+
+def samples(me, first, count):
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(SAMPLES, 16, generator=g), 3 * torch.randn(SAMPLES, 4, generator=g)
+    return (t[first : first + count].to(me.device) for t in (x, y))
+
+
+def loss_of(model, x, y, dtype=torch.float16):
+    with torch.amp.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
+        return (model(x) - y).square().mean()
+
+
+def weights(model):
+    return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
+
+
+def length(before, after):
+    return sum((after[k] - before[k]).double().square().sum() for k in before).sqrt().item()
+
+
+def norm_by_ranks(me):
+    """{n: norm of the averaged gradient of 32 samples on n ranks}, unscaled, in float32."""
+    norms = {}
+    for n in (n for n in (1, 2, 4) if n <= me.world_size):
+        group = dist.new_group(range(n), timeout=TIMEOUT)  # all ranks make it, n use it
+        if me.rank < n:
+            ddp, optimizer, scaler = setup(me, group)
+            share = SAMPLES // n
+            x, y = samples(me, me.rank * share, share)
+            scaler.scale(loss_of(ddp, x, y, dtype=None)).backward()
+            scaler.unscale_(optimizer)
+            norms[n] = nn.utils.clip_grad_norm_(ddp.parameters(), 1.0).item()
+    return norms
+
+
+def clip_order(me, unscale_first, max_norm=0.5):
+    """Length of the step that the optimizer takes, and the scale."""
+    ddp, optimizer, scaler = setup(me)
+    before = weights(ddp.module)
+    x, y = samples(me, 8 * me.rank, 8)
+    scaler.scale(loss_of(ddp, x, y)).backward()
+    if unscale_first:
+        scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
+    scaler.step(optimizer)
+    scale = scaler.get_scale()
+    scaler.update()
+    return {"step": length(before, weights(ddp.module)), "scale": scale, "max_norm": max_norm}
+
+
+def overflow(me, through_ddp):
+    """Rank 1 alone has an input that overflows. Who skips the step?"""
+    ddp, optimizer, scaler = setup(me)
+    before = weights(ddp.module)
+    x, y = samples(me, 8 * me.rank, 8)
+    if me.rank == 1:
+        y[0] = 1e30  # its squared error is infinite
+    model = ddp if through_ddp else ddp.module  # the bare module: the classic slip
+    scaler.scale(loss_of(model, x, y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    after = weights(ddp.module)
+    return {"skipped": length(before, after) == 0, "scale": scaler.get_scale(), "weights": after}
+
+
+def other_scale(me):
+    """Rank 1 goes on from another scale, as after a checkpoint loaded on rank 0 only."""
+    ddp, optimizer, scaler = setup(me, scale=2.0**8 if me.rank == 1 else 2.0**12)
+    x, y = samples(me, 8 * me.rank, 8)
+    scaler.scale(loss_of(ddp, x, y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return {"weights": weights(ddp.module)}
+
+
+def accumulated(me, k=4, max_norm=0.5):
+    """K micro-batches of 2 under no_sync: scale each, unscale and clip once. And one of 8."""
+    found = {}
+    for name, micro in (("micro-batches", k), ("one batch", 1)):
+        ddp, optimizer, scaler = setup(me)
+        x, y = samples(me, 8 * me.rank, 8)
+        parts = list(zip(x.chunk(micro), y.chunk(micro)))
+        with ddp.no_sync():
+            for part in parts[:-1]:
+                scaler.scale(loss_of(ddp, *part) / micro).backward()
+        scaler.scale(loss_of(ddp, *parts[-1]) / micro).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        found[name] = weights(ddp.module)
+    return checks.parity(found["one batch"], [found["micro-batches"]]).value
+
+
+def drift(me, mine):
+    """Largest difference of any rank's weights from rank 0's."""
+    everyone = [None] * me.world_size
+    dist.all_gather_object(everyone, mine.pop("weights"))
+    return checks.parity(everyone[0], everyone).value
+
+
+@record
+def main():
+    with process_group() as me:
+        mine = {"norms": norm_by_ranks(me), "accumulated": accumulated(me)}
+        mine["clip"] = {str(first): clip_order(me, first) for first in (True, False)}
+        for name, run in (
+            ("overflow", lambda: overflow(me, True)),
+            ("overflow, bare module", lambda: overflow(me, False)),
+            ("other scale", lambda: other_scale(me)),
+        ):
+            mine[name] = run()
+            mine[name]["drift"] = drift(me, mine[name])
+        everyone = [None] * me.world_size
+        dist.all_gather_object(everyone, mine)
+        results.save("07_scaler", {"ranks": everyone}, me.device)
+        if me.rank == 0:
+            print("measured", ", ".join(mine))
+
+
+if __name__ == "__main__":
+    main()
