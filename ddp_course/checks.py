@@ -1,6 +1,8 @@
 """Do N ranks give what one process gives? Is the answer to an exercise right?"""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -102,6 +104,46 @@ def exercise(attempt, reference, cases, look_at):
             raise AssertionError(f"for {case}: got {got}, expected {expected}. {hint}")
         count += 1
     print(f"right, in all {count} cases")
+
+
+def in_threads(work, parts):
+    """Play ranks in threads, for exercises that need an all-reduce and no launch.
+
+    Parameters
+    ----------
+    work : callable
+        Called once for each rank with its part and ``total(x)``, which returns the sum of what
+        all ranks passed to it.
+    parts : list
+        One a rank.
+
+    Returns
+    -------
+    list
+        What ``work`` returned, by rank.
+
+    Raises
+    ------
+    AssertionError
+        Not all ranks called ``total`` equally often.
+    """
+    box, barrier = [None] * len(parts), threading.Barrier(len(parts))
+
+    def rank(r):
+        def total(x):
+            box[r] = x
+            barrier.wait(5)
+            result = sum(box)
+            barrier.wait(5)  # nobody writes again before all have read
+            return result
+
+        try:
+            return work(parts[r], total)
+        except threading.BrokenBarrierError:
+            raise AssertionError("every rank must call total equally often") from None
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return list(pool.map(rank, range(len(parts))))
 
 
 def _same(got, expected):

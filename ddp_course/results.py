@@ -45,6 +45,19 @@ def where(device="cpu"):
     }
 
 
+def gather(mine):
+    """Exchange what the ranks found: every rank gets a list, one entry a rank.
+
+    Parameters
+    ----------
+    mine : object
+        Anything pickle can hold.
+    """
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
 def save(name, data, device="cpu"):
     """Write a run's result; rank 0 writes, the other ranks return at once.
 

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -111,8 +110,7 @@ def main():
         batches, table = data(me.rank, me.device), {}
         for name, how in VARIANTS.items():
             mine = run(me, batches, **how)
-            everyone = [None] * me.world_size
-            dist.all_gather_object(everyone, mine["weights"])
+            everyone = results.gather(mine["weights"])
             table[name] = {
                 "messages": mine["messages"],
                 "gap": checks.parity(expected, everyone).value,

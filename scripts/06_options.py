@@ -115,9 +115,7 @@ def main():
     with process_group() as me:
         mine = {"options": options(me)}
         mine["held"] = {str(view): held(me, view) for view in (False, True)}
-        everyone = [None] * me.world_size
-        dist.all_gather_object(everyone, mine)
-        results.save("06_options", {"ranks": everyone}, me.device)
+        results.save("06_options", {"ranks": results.gather(mine)}, me.device)
         if me.rank == 0:
             print(f"{len(mine['options'])} ways with an unused layer")
 

@@ -117,8 +117,7 @@ def accumulated(me, k=4, max_norm=0.5):
 
 def drift(me, mine):
     """Largest difference of any rank's weights from rank 0's."""
-    everyone = [None] * me.world_size
-    dist.all_gather_object(everyone, mine.pop("weights"))
+    everyone = results.gather(mine.pop("weights"))
     return checks.parity(everyone[0], everyone).value
 
 
@@ -134,9 +133,7 @@ def main():
         ):
             mine[name] = run()
             mine[name]["drift"] = drift(me, mine[name])
-        everyone = [None] * me.world_size
-        dist.all_gather_object(everyone, mine)
-        results.save("07_scaler", {"ranks": everyone}, me.device)
+        results.save("07_scaler", {"ranks": results.gather(mine)}, me.device)
         if me.rank == 0:
             print("measured", ", ".join(mine))
 

@@ -126,6 +126,29 @@ WRONG = {
             "The first difference is after step",
         ),
     ],
+    ("08_batch_size_and_learning_rate", "lr_at"): [
+        ("return base * k", "Step 0 has the rate"),
+        ("return base if step < warmup else base * k", "by the same amount in each step"),
+        ("return base + (base * k - base) * step / max(warmup, 1)", "and stays there"),
+    ],
+    ("08_batch_size_and_learning_rate", "global_loss"): [
+        ("return total(mean_loss) / total(1)", "A mean of means"),
+        ("return mean_loss", "Ranks disagree"),
+        (
+            "if size == 6:\n        return mean_loss\n"
+            "    return total(mean_loss * size) / total(size)",
+            "every rank must call total equally often",
+        ),
+    ],
+    ("08_batch_size_and_learning_rate", "sync_normalise"): [
+        ("return (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()", "where is total?"),
+        ("return x - total(x.mean(0)) / 2", "is it total(sum) / total(count)?"),
+        ("return x", "is it total(sum) / total(count)?"),
+        (
+            "n = total(float(len(x)))\n    return x - total(x.sum(0)) / n",
+            "The mean is right, the variance not",
+        ),
+    ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),

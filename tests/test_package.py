@@ -105,3 +105,12 @@ def test_exercise_compares(expected, right, wrong):
     checks.exercise(lambda: right, lambda: expected, [()], "")
     with pytest.raises(AssertionError):
         checks.exercise(lambda: wrong, lambda: expected, [()], "")
+
+
+def test_ranks_in_threads():
+    def work(own, total):
+        return total(own) + 10 * total(torch.tensor(1.0))
+
+    assert [t.item() for t in checks.in_threads(work, [1, 2, 4])] == [37.0] * 3
+    with pytest.raises(AssertionError, match="every rank must call total equally often"):
+        checks.in_threads(lambda own, total: own and total(own), [0, 1])

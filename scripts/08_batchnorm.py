@@ -1,0 +1,154 @@
+"""BatchNorm on several ranks: own statistics, rank 0's buffers, and SyncBN written by hand."""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddp_course import checks, data, results
+from ddp_course.process_group import process_group
+
+
+class AllReduce(torch.autograd.Function):
+    """A sum over the ranks that autograd knows (lesson 02)."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class HandMadeSyncBN(nn.BatchNorm2d):
+    """BatchNorm whose mean and variance are those of all ranks' samples together."""
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        over = (0, 2, 3)  # all but the channels
+        own = [x.sum(over), x.square().sum(over), x.new_full((1,), x.numel() / x.shape[1])]
+        total, squares, count = AllReduce.apply(torch.cat(own)).split([len(own[0])] * 2 + [1])
+        mean = total / count
+        var = squares / count - mean.square()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var * count / (count - 1), self.momentum)  # unbiased, as torch
+            self.num_batches_tracked += 1
+        x = (x - mean[:, None, None]) / (var[:, None, None] + self.eps).sqrt()
+        return x * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+def net(norm):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), norm(16), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def wrap(model, me):
+    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+
+
+def state(model):
+    return {k: v.detach().cpu().double() for k, v in model.state_dict().items()}
+
+
+def full_batch_gap(me, train, norm, convert=False, steps=3, per_rank=8):
+    """Weights and buffers after some steps, against one process with nn.BatchNorm2d."""
+    size = per_rank * me.world_size
+    alone = net(nn.BatchNorm2d).to(me.device)
+    model = net(norm)
+    if convert:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # before wrapping
+    ddp = wrap(model.to(me.device), me)
+    for trained, first, count in ((alone, 0, size), (ddp, me.rank * per_rank, per_rank)):
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        for step in range(steps):
+            at = step * size + first
+            x, y = (t.to(me.device) for t in train[at : at + count])
+            optimizer.zero_grad()
+            F.cross_entropy(trained(x), y).backward()
+            optimizer.step()
+    return checks.parity(state(alone), results.gather(state(ddp.module))).value
+
+
+def scanned(images, scanner):
+    """The same digits from another scanner: scanner 0 is well lit, scanner 1 ten times darker."""
+    return images / (1 + 9 * scanner)
+
+
+def two_scanners(me, images, norm, epochs=5):
+    """Each rank's images come from a scanner of its own. Accuracy on images from all of them."""
+    x, y = images.train[me.rank :: me.world_size]
+    x = scanned(x, me.rank)
+    model = net(norm).to(me.device)
+    ddp = wrap(model, me)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for epoch in range(epochs):
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+        for batch in order[: len(x) // 32 * 32].split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x[batch].to(me.device)), y[batch].to(me.device)).backward()
+            optimizer.step()
+    test, labels = images.test[:]
+    test = torch.cat([scanned(test, r) for r in range(me.world_size)])
+    test = (test, labels.repeat(me.world_size))
+    found = {"own buffers": accuracy(model, test, me.device)}
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer /= me.world_size
+    found["averaged buffers"] = accuracy(model, test, me.device)
+    return found
+
+
+@torch.no_grad()
+def accuracy(model, test, device):
+    model.eval()
+    x, y = (t.to(device) for t in test)
+    return (model(x).argmax(1) == y).double().mean().item()
+
+
+def torchs_own(me, train):
+    """What torch's SyncBatchNorm does here: its gap on GPUs, its words on the CPU."""
+    if me.device.type == "cuda":
+        return full_batch_gap(me, train, nn.BatchNorm2d, convert=True)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(net(nn.BatchNorm2d))
+    try:
+        model(train[:8][0])
+    except (ValueError, RuntimeError) as error:
+        return str(error).splitlines()[0]
+
+
+@record
+def main():
+    torch.set_num_threads(1)
+    with process_group() as me:
+        images = data.load("digits")
+        mine = {
+            "gap": {
+                "BatchNorm2d": full_batch_gap(me, images.train, nn.BatchNorm2d),
+                "HandMadeSyncBN": full_batch_gap(me, images.train, HandMadeSyncBN),
+            },
+            "scanners": {
+                "BatchNorm2d": two_scanners(me, images, nn.BatchNorm2d),
+                "HandMadeSyncBN": two_scanners(me, images, HandMadeSyncBN),
+            },
+            "SyncBatchNorm": torchs_own(me, images.train),
+        }
+        results.save("08_batchnorm", {"ranks": results.gather(mine)}, me.device)
+        if me.rank == 0:
+            print("measured", ", ".join(mine))
+
+
+if __name__ == "__main__":
+    main()
