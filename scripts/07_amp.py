@@ -4,6 +4,7 @@ On the CPU this shows that it is right. It shows nothing about speed on GPUs.
 """
 
 import argparse
+import gc
 import statistics
 import time
 
@@ -42,6 +43,7 @@ def train(me, args, images, precision, compress):
     dtype = PRECISIONS[precision]
     cuda = me.device.type == "cuda"
     if cuda:
+        gc.collect()  # the model before sits in a reference cycle
         torch.cuda.reset_peak_memory_stats()
     ddp = DDP(build(args, images).to(me.device), device_ids=[me.device] if cuda else None)
     sent = {}

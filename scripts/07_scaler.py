@@ -7,9 +7,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
+from ddp_course.hardware import CourseError
 from ddp_course.process_group import TIMEOUT, process_group
-
-SAMPLES = 32
 
 
 def setup(me, group=None, scale=2.0**12):
@@ -23,8 +22,10 @@ def setup(me, group=None, scale=2.0**12):
 
 
 def samples(me, first, count):
+    """Some of the job's samples; there are eight for each rank."""
     g = torch.Generator().manual_seed(1)
-    x, y = torch.randn(SAMPLES, 16, generator=g), 3 * torch.randn(SAMPLES, 4, generator=g)
+    total = 8 * me.world_size
+    x, y = torch.randn(total, 16, generator=g), 3 * torch.randn(total, 4, generator=g)
     return (t[first : first + count].to(me.device) for t in (x, y))
 
 
@@ -42,13 +43,13 @@ def length(before, after):
 
 
 def norm_by_ranks(me):
-    """{n: norm of the averaged gradient of 32 samples on n ranks}, unscaled, in float32."""
+    """{n: norm of the averaged gradient of all samples on n ranks}, unscaled, in float32."""
     norms = {}
     for n in (n for n in (1, 2, 4) if n <= me.world_size):
         group = dist.new_group(range(n), timeout=TIMEOUT)  # all ranks make it, n use it
         if me.rank < n:
             ddp, optimizer, scaler = setup(me, group)
-            share = SAMPLES // n
+            share = 8 * me.world_size // n
             x, y = samples(me, me.rank * share, share)
             scaler.scale(loss_of(ddp, x, y, dtype=None)).backward()
             scaler.unscale_(optimizer)
@@ -56,39 +57,51 @@ def norm_by_ranks(me):
     return norms
 
 
-def clip_order(me, unscale_first, max_norm=0.5):
-    """Length of the step that the optimizer takes, and the scale."""
+def clip_order(me, order, max_norm=0.5):
+    """Length of the step that the optimizer takes, the scale, and the weights."""
     ddp, optimizer, scaler = setup(me)
     before = weights(ddp.module)
     x, y = samples(me, 8 * me.rank, 8)
-    scaler.scale(loss_of(ddp, x, y)).backward()
-    if unscale_first:
+    dtype = None if order == "float32" else torch.float16
+    scaler.scale(loss_of(ddp, x, y, dtype)).backward()
+    if order != "clip, then unscale":
         scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
     scaler.step(optimizer)
     scale = scaler.get_scale()
     scaler.update()
-    return {"step": length(before, weights(ddp.module)), "scale": scale, "max_norm": max_norm}
+    after = weights(ddp.module)
+    return {"step": length(before, after), "scale": scale, "max_norm": max_norm}, after
 
 
-def overflow(me, through_ddp):
-    """Rank 1 alone has an input that overflows. Who skips the step?"""
+def clipping(me):
+    """Both orders in float16, each beside a clipped step in float32."""
+    expected, found = clip_order(me, "float32")[1], {}
+    for order in ("unscale, then clip", "clip, then unscale"):
+        found[order], after = clip_order(me, order)
+        found[order]["gap"] = checks.parity(expected, [after]).value
+    return found
+
+
+def overflow(me, before_averaging):
+    """Rank 1 alone meets an infinity, in its loss or in a gradient after DDP. Who skips?"""
     ddp, optimizer, scaler = setup(me)
     before = weights(ddp.module)
     x, y = samples(me, 8 * me.rank, 8)
-    if me.rank == 1:
+    if me.rank == 1 and before_averaging:
         y[0] = 1e30  # its squared error is infinite
-    model = ddp if through_ddp else ddp.module  # the bare module: the classic slip
-    scaler.scale(loss_of(model, x, y)).backward()
+    scaler.scale(loss_of(ddp, x, y)).backward()
+    if me.rank == 1 and not before_averaging:  # as from a penalty that this rank alone adds
+        next(ddp.parameters()).grad[0, 0] = torch.inf
     scaler.step(optimizer)
     scaler.update()
     after = weights(ddp.module)
     return {"skipped": length(before, after) == 0, "scale": scaler.get_scale(), "weights": after}
 
 
-def other_scale(me):
-    """Rank 1 goes on from another scale, as after a checkpoint loaded on rank 0 only."""
-    ddp, optimizer, scaler = setup(me, scale=2.0**8 if me.rank == 1 else 2.0**12)
+def goes_on(me, scale):
+    """One step from the scale that a checkpoint had; it may have been loaded on rank 0 only."""
+    ddp, optimizer, scaler = setup(me, scale=scale)
     x, y = samples(me, 8 * me.rank, 8)
     scaler.scale(loss_of(ddp, x, y)).backward()
     scaler.step(optimizer)
@@ -98,7 +111,7 @@ def other_scale(me):
 
 def accumulated(me, k=4, max_norm=0.5):
     """K micro-batches of 2 under no_sync: scale each, unscale and clip once. And one of 8."""
-    found = {}
+    after, norms = {}, {}
     for name, micro in (("micro-batches", k), ("one batch", 1)):
         ddp, optimizer, scaler = setup(me)
         x, y = samples(me, 8 * me.rank, 8)
@@ -108,11 +121,12 @@ def accumulated(me, k=4, max_norm=0.5):
                 scaler.scale(loss_of(ddp, *part) / micro).backward()
         scaler.scale(loss_of(ddp, *parts[-1]) / micro).backward()
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(ddp.parameters(), max_norm)
+        norms[name] = nn.utils.clip_grad_norm_(ddp.parameters(), max_norm).item()
         scaler.step(optimizer)
         scaler.update()
-        found[name] = weights(ddp.module)
-    return checks.parity(found["one batch"], [found["micro-batches"]]).value
+        after[name] = weights(ddp.module)
+    gap = checks.parity(after["one batch"], [after["micro-batches"]]).value
+    return {"gap": gap, "norms": norms}  # clipping hides a wrong factor: so the norms, too
 
 
 def drift(me, mine):
@@ -124,12 +138,15 @@ def drift(me, mine):
 @record
 def main():
     with process_group() as me:
+        if me.world_size < 2:
+            raise CourseError("these are questions to several ranks: type  --nproc-per-node 4")
         mine = {"norms": norm_by_ranks(me), "accumulated": accumulated(me)}
-        mine["clip"] = {str(first): clip_order(me, first) for first in (True, False)}
+        mine["clip"] = clipping(me)
         for name, run in (
-            ("overflow", lambda: overflow(me, True)),
-            ("overflow, bare module", lambda: overflow(me, False)),
-            ("other scale", lambda: other_scale(me)),
+            ("before averaging", lambda: overflow(me, True)),
+            ("after averaging", lambda: overflow(me, False)),
+            ("same scale", lambda: goes_on(me, 2.0**12)),
+            ("other scale", lambda: goes_on(me, 2.0**8 if me.rank == 1 else 2.0**12)),
         ):
             mine[name] = run()
             mine[name]["drift"] = drift(me, mine[name])

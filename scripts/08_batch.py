@@ -34,7 +34,9 @@ def large_batch(me, train, steps=5):
     """The same large batches on all ranks with accumulation, and on one process alone."""
     size = MICRO * ACCUMULATION * me.world_size
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-    batches = [train[order[i * size : (i + 1) * size]] for i in range(steps)]
+    batches = [
+        train[order[torch.arange(i * size, (i + 1) * size) % len(order)]] for i in range(steps)
+    ]
     alone, shared = mlp(me.device), mlp(me.device)
     ddp = wrap(shared, me)
     for model in (alone, ddp):
@@ -72,9 +74,11 @@ def logging(me, train):
         else:
             dist.all_reduce(loss)
             loss = loss / me.world_size  # the right number, and autograd has seen the division
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # this torch warns of the second way, rightly
+            found["in place, number"] = loss.item()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
             loss.backward()
+        found["warning"] = str(warned[0].message).split(". ")[0] if warned else "none"
         found[way] = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
     return found
 
@@ -105,10 +109,11 @@ def plateau(me, images, reduce, epochs=12):
     return {"rates": rates, "drift": checks.parity(everyone[0], everyone).value}
 
 
-def dropped(me, seed):
-    """Which of eight units dropout keeps, right after seeding."""
+def noise(me, seed):
+    """Which of eight units dropout keeps, and how far four images are shifted, after seeding."""
     torch.manual_seed(seed)
-    return F.dropout(torch.ones(8, device=me.device), 0.5).bool().int().tolist()
+    kept = F.dropout(torch.ones(8, device=me.device), 0.5).bool().int().tolist()
+    return {"kept": kept, "shifts": torch.randint(-2, 3, (4,)).tolist()}
 
 
 def trained_bits(me, train, seed, steps=6):
@@ -119,7 +124,7 @@ def trained_bits(me, train, seed, steps=6):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         first = (step * me.world_size + me.rank) * MICRO
-        x, y = (t.to(me.device) for t in train[first : first + MICRO])
+        x, y = (t.to(me.device) for t in train[torch.arange(first, first + MICRO) % len(train)])
         optimizer.zero_grad()
         F.cross_entropy(ddp(x), y).backward()
         optimizer.step()
@@ -131,6 +136,8 @@ def trained_bits(me, train, seed, steps=6):
 def main():
     torch.set_num_threads(1)
     with process_group() as me:
+        if me.device.type == "cuda":  # CUBLAS_WORKSPACE_CONFIG=:4096:8 goes with it
+            torch.use_deterministic_algorithms(True, warn_only=True)
         images = data.load("digits")
         train = images.train
         mine = {"large batch": large_batch(me, train), "logging": logging(me, train)}
@@ -138,7 +145,7 @@ def main():
             name: plateau(me, images, reduce)
             for name, reduce in (("own metric", False), ("global metric", True))
         }
-        mine["dropout"] = {"same seed": dropped(me, 7), "seed + rank": dropped(me, 7 + me.rank)}
+        mine["noise"] = {"same seed": noise(me, 7), "seed + rank": noise(me, 7 + me.rank)}
         mine["bits"] = {
             "run": trained_bits(me, train, seed=1),
             "same again": trained_bits(me, train, seed=1),

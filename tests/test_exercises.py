@@ -108,13 +108,23 @@ WRONG = {
         ("return [(1, True)]", "return a list with a pair"),
     ],
     ("07_mixed_precision", "amp_step"): [
-        (AMP.format(before=CLIP, after=""), "clipped while the gradient was still scaled?"),
-        (AMP.format(before="scaler.unscale_(optimizer)", after=""), "The step is too long"),
+        (AMP.format(before=CLIP, after=""), "from two float32 steps"),
+        (AMP.format(before="scaler.unscale_(optimizer)", after=""), "from two float32 steps"),
         (
             AMP.format(before="scaler.unscale_(optimizer)", after=CLIP).replace(
-                "scaler.update()", "pass"
+                "scaler.step(optimizer)", "optimizer.step()"
             ),
-            "is update() called once?",
+            "weights off by nan",
+        ),
+        (
+            AMP.format(before="scaler.unscale_(optimizer)", after=CLIP).replace(
+                "float16", "bfloat16"
+            ),
+            "is it under float16 autocast?",
+        ),
+        (
+            AMP.format(before="scaler.unscale_(optimizer)", after=CLIP).replace("y)", "-y)"),
+            "from two float32 steps",
         ),
     ],
     ("07_mixed_precision", "next_scale"): [

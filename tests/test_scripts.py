@@ -11,7 +11,7 @@ from launch import python, torchrun
 from lessons import NOTEBOOKS, SCRIPTS, code_cells, read
 
 # How many ranks the names in a lesson's launch line stand for, on a machine without GPUs.
-LAUNCH = re.compile(r"!torchrun .*--nproc-per-node \{([\w.]+)\} \.\./scripts/(\w+)\.py")
+LAUNCH = re.compile(r"!.*torchrun .*--nproc-per-node \{([\w.]+)\} \.\./scripts/(\w+)\.py")
 MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
