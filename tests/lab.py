@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launch import ROOT
+from playwright.sync_api import TimeoutError as PageTimeout
 
 
 @contextmanager
@@ -88,11 +89,18 @@ def open_lesson(page, address, token, name):
 
 def run_all(page, numbered, seconds=400):
     """Run all cells of a fresh kernel and wait for the last; returns the texts of errors."""
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     prompts = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
     error = "[data-mime-type='application/vnd.jupyter.error']"
-    page.wait_for_function(f"{prompts}.some(p => p.innerText.includes('*'))")
+    started = f"{prompts}.some(p => p.innerText.includes('*'))"
+    for patience in (20_000, 20_000, 80_000):  # a click before the page is ready goes nowhere
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        with suppress(PageTimeout):
+            page.wait_for_function(started, timeout=patience)
+            break
+    else:
+        status = page.locator("[data-status]").first.get_attribute("data-status")
+        raise AssertionError(f"no cell has started; the kernel is {status}")
     page.wait_for_function(
         f"""(() => {{
             const seen = {prompts}.map(p => p.innerText.trim()).filter(Boolean);
