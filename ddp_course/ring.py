@@ -248,8 +248,7 @@ def simulate(schedule, data):
     n, chunks = schedule.n, schedule.chunks
     if data.ndim != 2 or len(data) != n:
         raise CourseError(f"data of shape {data.shape}: it needs a row for each of {n} ranks")
-    sizes = chunk_sizes(data.shape[1], chunks)
-    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]  # (chunks, width)
+    inside = _inside(data.shape[1], chunks)
     buffers = np.zeros((n, *inside.shape), data.dtype)
     buffers[:, inside] = data
     parts = None
@@ -278,9 +277,13 @@ def all_reduce(schedule, data):
     """
     for state in simulate(schedule, data):
         buffers = state.buffers
-    sizes = chunk_sizes(np.shape(data)[1], schedule.chunks)
-    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]
-    return buffers[:, inside]
+    return buffers[:, _inside(np.shape(data)[1], schedule.chunks)]
+
+
+def _inside(length, chunks):
+    """Which places of the buffers hold elements, bool (chunks, width); the rest is padding."""
+    sizes = chunk_sizes(length, chunks)
+    return np.arange(sizes.max(initial=0)) < sizes[:, None]
 
 
 def chunk_sizes(length, chunks):
