@@ -102,6 +102,7 @@ def _join(timeout):
             "nccl" if device.type == "cuda" else "gloo",
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
+            **_meeting_point(rank, world_size, timeout),
         )
     except dist.DistNetworkError as error:
         if "EADDRINUSE" not in str(error):
@@ -111,6 +112,29 @@ def _join(timeout):
             "or let torchrun --standalone pick a free one"
         ) from None
     return Ranks(rank, local_rank, world_size, device)
+
+
+def _meeting_point(rank, world_size, timeout):
+    """After a restart: a store of this attempt's own (lesson 09 shows why).
+
+    torchrun keeps one store for all attempts, and in it are the addresses of ranks that are dead.
+    Its restart count tells attempts apart, on one node; several nodes may count differently.
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if not attempt or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1:
+        raise CourseError(
+            "a restart on several nodes would meet the addresses of dead ranks: "
+            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started"
+        )
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world_size, is_master=False, timeout=timeout)
+    return {
+        "store": dist.PrefixStore(f"attempt {attempt}", store),
+        "rank": rank,
+        "world_size": world_size,
+    }
 
 
 def everywhere(work, *, first_of_node=False):

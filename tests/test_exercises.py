@@ -2,7 +2,9 @@
 
 import gc
 import json
+import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from lessons import NOTEBOOKS, code_cells, read
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ddp_course import checks, ring
+from ddp_course import checks, results, ring
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 AMP = """optimizer.zero_grad()
@@ -159,6 +161,43 @@ WRONG = {
             "The mean is right, the variance not",
         ),
     ],
+    ("09_checkpointing", "write_whole"): [
+        ("path.write_bytes(content)", "never fsynced"),
+        (
+            "draft = path.with_suffix('.tmp')\n    draft.write_bytes(content)\n"
+            "    os.replace(draft, path)",
+            "renamed before all of it was flushed",
+        ),
+        (
+            "draft = path.with_suffix('.tmp')\n    with open(draft, 'wb') as file:\n"
+            "        file.write(content)\n        os.fsync(file.fileno())\n"
+            "        file.write(b'')\n    path.unlink()\n    os.replace(draft, path)",
+            "the old file was touched",
+        ),
+    ],
+    ("09_checkpointing", "rest_of_epoch"): [
+        ("return order[drawn:][rank::world_size]", "Ranks draw different numbers"),
+        (
+            "rest = order[drawn:]\n    rest += rest[: -len(rest) % world_size]\n"
+            "    return rest[rank::world_size]",
+            "pad first, then cut",
+        ),
+        (
+            "order += order[: -len(order) % world_size]\n"
+            "    return order[rank::world_size][drawn:]",
+            "How many samples are left",
+        ),
+        (
+            "order += order[: -len(order) % world_size]\n    rest = order[drawn:]\n"
+            "    n = len(rest) // world_size\n    return rest[rank * n : (rank + 1) * n]",
+            "Same samples, dealt out otherwise",
+        ),
+    ],
+    ("09_checkpointing", "best_interval"): [
+        ("return (save_s * mtbf_s) ** 0.5", "It wastes 1.61%"),
+        ("return mtbf_s / 2", "Where is the derivative zero?"),
+        ("return 2 * save_s * mtbf_s", "Where is the derivative zero?"),
+    ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
@@ -187,6 +226,7 @@ def run(lesson, name, body=None):
     if body is not None:
         cell = re.sub(stub, lambda m: m.group(1) + "    " + body, cell)
     names = {"checks": checks, "torch": torch, "dist": dist, "ring": ring, "gc": gc}
+    names |= {"os": os, "shutil": shutil, "results": results}
     names |= {
         "nn": torch.nn,
         "F": torch.nn.functional,

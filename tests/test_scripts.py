@@ -19,6 +19,7 @@ PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_tex
 FOUR = {"01_gradients", "02_collectives", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
 SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 ALONE = {"03_single"}
+FLAGS = {"09_restart": ["--standalone", "--max-restarts", "1"]}
 ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
@@ -54,5 +55,5 @@ def test_script(name, ranks, tmp_path):
 @pytest.mark.parametrize("script", PROGRAMS, ids=lambda p: p.stem)
 def test_script_on_gpus(script, tmp_path):
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cuda"}
-    done = torchrun(script, env=env)
+    done = torchrun(script, env=env, flags=FLAGS.get(script.stem, ["--standalone"]))
     assert done.returncode == 0, done.stdout

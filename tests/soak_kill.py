@@ -1,0 +1,94 @@
+"""Kill a rank at a random moment, again and again: every training must end in the same bits.
+
+Not a part of the suite, it takes minutes:  python tests/soak_kill.py --count 25 --seed 0
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from launch import ROOT
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+TRAINING = [ROOT / "scripts/09_train.py", "--epochs", "40", "--every", "5"]  # 920 steps
+LIMIT_S = 180
+
+
+def ranks_of(launch):
+    """{rank: process} of a launch, as far as they have started."""
+    found = {}
+    for child in psutil.Process(launch.pid).children():
+        try:
+            environment = child.environ()
+        except psutil.Error:
+            continue
+        if "RANK" in environment:
+            found[int(environment["RANK"])] = child
+    return found
+
+
+def train(folder, runs, kill=None):
+    """One training; kill is (rank, seconds after the ranks started). Its result, and its log."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "DDP_COURSE_RUNS": str(runs)}
+    with open(runs / "log", "w+") as log:
+        command = [*LAUNCH, "--nproc-per-node", "2", *TRAINING, "--folder", folder]
+        launch = subprocess.Popen(list(map(str, command)), env=env, stdout=log, stderr=log)
+        while len(ranks := ranks_of(launch)) < 2 and launch.poll() is None:
+            time.sleep(0.01)
+        start, at = time.time(), None
+        if kill:
+            time.sleep(kill[1])
+            steps = sorted(p.name[5:14] for p in Path(folder).glob("step-*.pt"))
+            at = int(steps[-1]) if steps else None
+            killed = ranks[kill[0]].is_running() and launch.poll() is None
+            if killed:
+                ranks[kill[0]].kill()
+            at = at if killed else "too late: it had ended"
+        try:
+            code = launch.wait(LIMIT_S)
+        finally:
+            if launch.poll() is None:
+                launch.terminate()
+        log.seek(0)
+        result = json.loads((runs / "09_train.json").read_text()) if code == 0 else None
+        return result, at, time.time() - start, log.read()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    dice, right = random.Random(args.seed), 0
+    with tempfile.TemporaryDirectory() as temporary:
+        temporary = Path(temporary)
+        whole, _, seconds, log = train(temporary / "whole", temporary)
+        assert whole, log
+        digest = whole["ranks"][0]["digest"]
+        print(f"without a kill: {digest}, {seconds:.1f} s", flush=True)
+        for i in range(args.count):
+            kill = dice.randrange(2), dice.uniform(0, 0.8 * seconds)  # later it may have ended
+            found, at, _, log = train(temporary / str(i), temporary, kill)
+            same = bool(found) and all(r["digest"] == digest for r in found["ranks"])
+            right += same
+            print(
+                f"{i + 1:3}: rank {kill[0]} killed after {kill[1]:4.1f} s, newest checkpoint "
+                f"{at}, resumed at {found and found['ranks'][0]['first']}: "
+                f"{'the same bits' if same else 'FAILED'}",
+                flush=True,
+            )
+            if not same:
+                print(log)
+    print(f"{right} of {args.count} ended in the same bits")
+    sys.exit(right != args.count)
+
+
+if __name__ == "__main__":
+    main()
