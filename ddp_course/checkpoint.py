@@ -21,6 +21,25 @@ from ddp_course.hardware import CourseError
 from ddp_course.process_group import everywhere
 
 _NAME = re.compile(r"step-(\d{9,})-([0-9a-f]{16})\.pt")
+_passed_over = set()  # files that load() could not use: they don't count as kept
+
+
+class _Damaged(CourseError):
+    """This file, but not what is before it."""
+
+
+class _Hashing:
+    """A file that knows the checksum of what was written to it, whatever is on the disk."""
+
+    def __init__(self, file):
+        self.file, self.hash = file, hashlib.sha256()
+
+    def write(self, data):
+        self.hash.update(data)
+        return self.file.write(data)
+
+    def flush(self):
+        self.file.flush()
 
 
 class Checkpoint(NamedTuple):
@@ -47,8 +66,7 @@ def save(folder, step, state, mine=None, keep=3):
     """Write a checkpoint; call it on every rank.
 
     Rank 0 writes a draft, flushes it to the disk and renames it, so that the file is whole or
-    not there; it returns everywhere once that is done, which must be within the group's timeout.
-    The name holds the step and a checksum.
+    not there; it returns everywhere once that is done. The name holds the step and a checksum.
 
     Parameters
     ----------
@@ -67,8 +85,8 @@ def save(folder, step, state, mine=None, keep=3):
     Raises
     ------
     CourseError
-        On every rank, if it can't be written (disk full, read-only folder) or holds what could
-        not be read again. What was there stays.
+        On every rank, if it can't be written (disk full, read-only folder), holds what could not
+        be read again, or is not seen by all nodes. What was there stays.
     """
     folder, rank, world_size = Path(folder), *_who()
     everyone = [mine]
@@ -76,21 +94,23 @@ def save(folder, step, state, mine=None, keep=3):
         everyone = [None] * world_size
         dist.all_gather_object(everyone, mine)
     content = {"step": step, "state": state, "ranks": everyone}
-    everywhere(lambda: _write(folder, step, content, keep) if rank == 0 else None)
+    everywhere(lambda: _write(folder, step, content, keep) if rank == 0 else None, patient=True)
+    everywhere(lambda: _see(folder, step))
 
 
 def load(folder, fits=None):
     """Read the newest checkpoint that is whole; call it on every rank.
 
-    Rank 0 checks and chooses, every rank reads the file. A damaged one is passed over with a
-    line on stderr. With ``weights_only=True``: a file from elsewhere can't run code.
+    Rank 0 checks and chooses, every rank reads the file. One that is damaged or of another model
+    is passed over with a line on stderr. Read with ``weights_only=True``, so that a file from
+    elsewhere can't run code.
 
     Parameters
     ----------
     folder : path
     fits : callable, optional
-        Called on rank 0 with ``state``; raises ValueError, KeyError or RuntimeError if it is not
-        of this model. `fits_model` makes one.
+        Called on rank 0 with ``state``; raises ValueError or KeyError if it is not of this
+        model. `fits_model` makes one.
 
     Returns
     -------
@@ -100,11 +120,15 @@ def load(folder, fits=None):
     Raises
     ------
     CourseError
-        On every rank: there are checkpoints, but none is usable. (To start over silently would
-        be to lose them.) Or another node does not see the folder.
+        On every rank: there are checkpoints, but none is usable, or not all ranks see the same.
+        (To start over silently would be to lose them.)
     """
     folder, rank, world_size = Path(folder), *_who()
-    name = everywhere(lambda: _newest(folder, fits) if rank == 0 else None)
+    if world_size > 1:
+        seen = [None] * world_size
+        dist.all_gather_object(seen, [path.name for *_, path in _files(folder)])
+        everywhere(lambda: _same(folder, seen))
+    name = everywhere(lambda: _newest(folder, fits) if rank == 0 else None, patient=True)
     if world_size > 1:
         box = [name]
         dist.broadcast_object_list(box, src=0)
@@ -121,13 +145,17 @@ def fits_model(model, key="model"):
     """Make a check for `load`: does ``state[key]`` have this model's names and shapes?"""
 
     def check(state):
-        shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-        found = {name: tuple(t.shape) for name, t in state[key].items()}
+        shapes = {name: _shape(t) for name, t in model.state_dict().items()}
+        found = {name: _shape(t) for name, t in state[key].items()}
         for name in [*shapes, *found]:
             if shapes.get(name) != found.get(name):
                 raise ValueError(f"{name} is {found.get(name)}, not {shapes.get(name)}")
 
     return check
+
+
+def _shape(value):
+    return tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
 
 
 def rng_state(device="cpu"):
@@ -159,6 +187,8 @@ def _who():
 
 def _files(folder):
     """(step, time written, path) of each checkpoint, oldest first."""
+    if not os.path.isdir(folder):
+        return []
     found = ((_NAME.fullmatch(p.name), p) for p in folder.glob("step-*.pt"))
     return sorted((int(m[1]), p.stat().st_mtime_ns, p) for m, p in found if m)
 
@@ -173,32 +203,58 @@ def _write(folder, step, content, keep):
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
-            torch.save(content, file)
+            hashing = _Hashing(file)
+            torch.save(content, hashing)
             file.flush()
             os.fsync(file.fileno())  # on the disk before it has its name
         _refuse_what_could_not_be_read(draft)
-        made = folder / f"step-{step:09}-{_digest(draft)}.pt"
+        made = folder / f"step-{step:09}-{hashing.hash.hexdigest()[:16]}.pt"
         os.replace(draft, made)
-        if os.name == "posix":  # the new name is on the disk only when the folder is
-            handle = os.open(folder, os.O_RDONLY)
-            os.fsync(handle)
-            os.close(handle)
+        _sync_folder(folder)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into the latter
         _remove(draft)
         reason = _reason(error)
-        there = _files(folder) if os.path.isdir(folder) else []
+        there = _files(folder)
         newest = f"the newest there is of step {there[-1][0]}" if there else "there is none yet"
         raise CourseError(
             f"no checkpoint of step {step} in {folder} ({reason}); {newest}: "
             "make room or name another folder, then start again"
         ) from error
-    except CourseError:
+    except (CourseError, AttributeError, TypeError, pickle.PicklingError) as error:
         _remove(draft)
-        raise
-    # Those of later steps were passed over when this run was resumed: not ours to delete.
-    older = [p for s, _, p in _files(folder) if s <= step and p != made]
+        if isinstance(error, CourseError):
+            raise
+        raise CourseError(f"a checkpoint holds data only: {error}") from None
+    older = [p for s, _, p in _files(folder) if s <= step and p not in {made, *_passed_over}]
     for path in older[: max(0, len(older) - (keep - 1))]:
         _remove(path)
+
+
+def _sync_folder(folder):
+    """The new name is on the disk only when the folder is; not every file system can say so."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _see(folder, step):
+    if not any(s == step for s, *_ in _files(folder)):
+        raise CourseError(
+            f"rank 0 wrote a checkpoint to {folder}, and this node does not see it: "
+            "name a folder that all nodes share"
+        )
+
+
+def _same(folder, seen):
+    for rank, names in enumerate(seen):
+        if set(names) != set(seen[0]):
+            raise CourseError(
+                f"rank {rank} sees {len(names)} checkpoints in {folder}, rank 0 {len(seen[0])}, "
+                "and not the same ones: name a folder that all nodes share"
+            )
 
 
 def _refuse_what_could_not_be_read(draft):
@@ -233,18 +289,17 @@ def _remove(path):
 
 
 def _newest(folder, fits):
-    files, reasons = _files(folder) if os.path.isdir(folder) else [], []
-    for _, _, path in reversed(files):
+    files, reasons = _files(folder), []
+    for *_, path in reversed(files):
         try:
             content = _read(path)
-            if fits:
-                fits(content["state"])
-            return path.name
-        except CourseError as error:
+        except _Damaged as error:
             reasons.append(str(error))
-        except (ValueError, KeyError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+        else:
+            if (reason := _misfit(content["state"], fits)) is None:
+                return path.name
             reasons.append(f"{path.name} is of another model ({reason})")
+        _passed_over.add(path)
         sys.stderr.write(f"passed over: {reasons[-1]}\n")
     if reasons:
         raise CourseError(
@@ -254,11 +309,20 @@ def _newest(folder, fits):
     return None
 
 
+def _misfit(state, fits):
+    try:
+        if fits:
+            fits(state)
+    except (ValueError, KeyError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
 def _read(path):
     match = _NAME.fullmatch(path.name)
     try:
         if _digest(path) != match[2]:
-            raise CourseError(f"{path.name} is damaged: its content does not match its checksum")
+            raise _Damaged(f"{path.name} is damaged: its content does not match its checksum")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CourseError(
@@ -267,4 +331,4 @@ def _read(path):
     except OSError as error:
         raise CourseError(f"{path.name} can't be read ({error.strerror})") from None
     except pickle.UnpicklingError as error:
-        raise CourseError(f"{path.name} holds more than data ({_global(error)})") from None
+        raise _Damaged(f"{path.name} holds more than data ({_global(error)})") from None

@@ -125,8 +125,8 @@ def _meeting_point(rank, world_size, timeout):
         return {}
     if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1:
         raise CourseError(
-            "a restart on several nodes would meet the addresses of dead ranks: "
-            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started"
+            "a restart on several nodes would meet the addresses of dead ranks: start torchrun "
+            "with --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
         )
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, world_size, is_master=False, timeout=timeout)
@@ -137,7 +137,7 @@ def _meeting_point(rank, world_size, timeout):
     }
 
 
-def everywhere(work, *, first_of_node=False):
+def everywhere(work, *, first_of_node=False, patient=False):
     """Run ``work()`` on every rank; if it fails on one, fail on all.
 
     Without this, a rank that can't read its data leaves, and the others wait
@@ -147,8 +147,9 @@ def everywhere(work, *, first_of_node=False):
     ----------
     work : callable without arguments
     first_of_node : bool
-        Run on local rank 0 of each node only; the other ranks wait, up to two
-        hours, in a group of their own. For downloads.
+        Run on local rank 0 of each node only. For downloads; patient.
+    patient : bool
+        Wait for slow work, up to two hours, in a group of its own.
 
     Returns
     -------
@@ -164,7 +165,7 @@ def everywhere(work, *, first_of_node=False):
     mine = not first_of_node or int(os.environ.get("LOCAL_RANK", 0)) == 0
     together = dist.is_available() and dist.is_initialized()
     group = None
-    if together and first_of_node:
+    if together and (first_of_node or patient):
         group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
         if mine:

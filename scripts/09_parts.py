@@ -6,19 +6,18 @@ from pathlib import Path
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 
 from ddp_course import checkpoint, checks, results
 from ddp_course.process_group import process_group
 
 training = runpy.run_path(str(Path(__file__).with_name("09_train.py")))
-Job, settings, Sampler = (training[k] for k in ("Job", "settings", "ResumableSampler"))
+Job, settings, wrap = (training[k] for k in ("Job", "settings", "wrap"))
 STOP = 30  # of 69 steps; an epoch has 23
-PARTS = ("model", "average", "optimizer", "schedule", "scaler", "position", "step")
+PARTS = ("model", "average", "optimizer", "schedule", "scaler", "position")
 
 
-class PadsAfterTheCut(Sampler):
+class PadsAfterTheCut(training["ResumableSampler"]):
     """What we had first: the padding sample comes from the rest of the epoch."""
 
     def __iter__(self):
@@ -26,12 +25,6 @@ class PadsAfterTheCut(Sampler):
         rest = torch.randperm(self.size, generator=g).tolist()[self.drawn :]
         rest += rest[: -len(rest) % self.world_size]
         return iter(rest[self.rank :: self.world_size])
-
-
-def wrap(job, me, alone):
-    if alone:
-        return job.model
-    return DDP(job.model, device_ids=[me.device] if me.device.type == "cuda" else None)
 
 
 def copied(state):
@@ -53,7 +46,7 @@ def new_job(args, rank, world_size, device, whole):
 
 def stopped(args, me, whole=False):
     job = new_job(args, me.rank, me.world_size, me.device, whole)
-    job.train(wrap(job, me, False), until=STOP)
+    job.train(wrap(job, me.device), until=STOP)
     return copied(job.state()), copied(checkpoint.rng_state(me.device))
 
 
@@ -61,12 +54,13 @@ def finished(args, me, state=None, own=None, alone=False, kind=None, whole=False
     """Train to the end, from the start or from a state; what all bits of it are then."""
     rank, world_size = (0, 1) if alone else (me.rank, me.world_size)
     job = new_job(args, rank, world_size, me.device, whole)
+    ddp = job.model if alone else wrap(job, me.device)
     if kind:
         job.sampler.__class__ = kind
     if state is not None:
         torch.manual_seed(12345 + me.rank)  # a new process would be somewhere else, too
         job.restore(copied(state), own)  # the optimizer would go on in these very tensors
-    job.train(wrap(job, me, alone))
+    job.train(ddp)
     tensors = {f"average {k}": v for k, v in job.average.module.state_dict().items()}
     tensors |= job.model.state_dict()
     return {k: v.detach().cpu().clone() for k, v in tensors.items()}, job.step
@@ -82,7 +76,7 @@ def leave_out(args, me):
     state, own = stopped(args, me)
     epoch = state["position"]["epoch"]
     cases = {"nothing": (state, own)}
-    cases |= {part: (without(state, part), own) for part in PARTS if part != "step"}
+    cases |= {part: (without(state, part), own) for part in PARTS}
     cases["random generators"] = (state, None)
     # The snapshot of many tutorials: weights, and the number of the epoch that is running.
     snapshot = {"model": state["model"], "position": {"epoch": epoch, "drawn": 0}, "step": STOP}

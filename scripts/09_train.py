@@ -1,4 +1,4 @@
-"""Train digits, and lose nothing when a rank dies: every run of it ends in the same bits."""
+"""Train digits, and lose nothing when a rank dies: a restarted run ends in the same bits."""
 
 import argparse
 import hashlib
@@ -53,11 +53,10 @@ class Job:
         if args.batch % world_size:
             raise CourseError(f"--batch {args.batch} does not divide by {world_size} ranks")
         torch.manual_seed(args.seed)
-        self.args, self.device = args, device
+        self.args, self.rank, self.device = args, rank, device
         self.images = data.load("digits")
         self.sampler = ResumableSampler(len(self.images.train), rank, world_size, args.seed)
-        # A generator of its own: an iterator takes a number from it, in each epoch *and* resume.
-        own = torch.Generator()
+        own = torch.Generator()  # an iterator draws from it, in each epoch *and* each resume
         self.loader = DataLoader(
             self.images.train, args.batch // world_size, sampler=self.sampler, generator=own
         )
@@ -82,18 +81,25 @@ class Job:
             "scaler": self.scaler.state_dict(),
             "position": {"epoch": self.sampler.epoch, "drawn": self.sampler.drawn},
             "step": self.step,
+            "settings": self.settings(),
         }
 
+    def settings(self):
+        return {name: getattr(self.args, name) for name in ("epochs", "batch", "noise", "seed")}
+
     def restore(self, state, own=None):
+        if state.get("settings", self.settings()) != self.settings():
+            raise CourseError(f"the checkpoint is of {state['settings']}: type these, or --folder")
         for name in ("model", "average", "optimizer", "schedule", "scaler"):
             if name in state:
                 getattr(self, name).load_state_dict(state[name])
         if "position" in state:
-            self.sampler.epoch = state["position"]["epoch"]
-            self.sampler.drawn = state["position"]["drawn"]
+            vars(self.sampler).update(state["position"])
         self.step = state.get("step", 0)
         if own is not None:
             checkpoint.set_rng_state(own, self.device)
+        else:  # saved by another number of ranks: new noise, and not that of the first steps again
+            torch.manual_seed(self.args.seed + 1000 * (self.step + 1) + self.rank)
 
     def train(self, ddp, after_step=lambda: None, until=None):
         while self.sampler.epoch < self.args.epochs:
@@ -120,9 +126,19 @@ class Job:
 
     def digest(self):
         """A fingerprint of every bit of the weights and their average."""
-        tensors = [*self.model.parameters(), *self.average.parameters()]
-        parts = (t.detach().cpu().numpy().tobytes() for t in tensors)
-        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+        both = [*self.model.parameters(), *self.average.parameters()]
+        return hashlib.sha256(b"".join(p.detach().cpu().numpy() for p in both)).hexdigest()[:16]
+
+
+def wrap(job, device):
+    """DDP, past its first backward: it then lays its buckets out anew, and from three ranks on
+    another layout sums in another order. A resumed run would make one step in the first one."""
+    ddp = DDP(job.model, device_ids=[device] if device.type == "cuda" else None)
+    job.model.eval()  # no dropout, so no random number is drawn
+    ddp(torch.zeros(2, 1, 8, 8, device=device)).sum().backward()
+    job.model.train()
+    job.optimizer.zero_grad()
+    return ddp
 
 
 def planted(args, me, job):
@@ -135,23 +151,27 @@ def planted(args, me, job):
         os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # before the renaming
 
 
-def run(args, me):
+def run(args, me, accident=planted):
     job = Job(args, me.rank, me.world_size, me.device)
+    ddp = wrap(job, me.device)
     found = checkpoint.load(args.folder, fits=checkpoint.fits_model(job.model))
     if found:
-        job.restore(found.state, found.mine)
+        job.restore(found.state, found.mine)  # on every rank
         if me.rank == 0:
             print(f"resumed at step {found.step}, epoch {job.sampler.epoch}")
     first = job.step
-    # Wrap after loading: DDP sends rank 0's weights to all.
-    ddp = DDP(job.model, device_ids=[me.device] if me.device.type == "cuda" else None)
+
+    def save():
+        checkpoint.save(args.folder, job.step, job.state(), checkpoint.rng_state(me.device))
 
     def after_step():
-        planted(args, me, job)
+        accident(args, me, job)
         if job.step % args.every == 0:
-            checkpoint.save(args.folder, job.step, job.state(), checkpoint.rng_state(me.device))
+            save()
 
     job.train(ddp, after_step)
+    if job.step % args.every:
+        save()
     if me.rank == 0:
         print(f"steps {first} to {job.step}, weights {job.digest()}")
     mine = {"first": first, "last": job.step, "digest": job.digest()}

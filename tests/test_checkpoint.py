@@ -72,6 +72,8 @@ def test_later_files_that_were_passed_over_push_nothing_out(tmp_path):
     assert checkpoint.load(tmp_path).step == 10
     save(tmp_path, 11, keep=2)
     assert steps(tmp_path) == [10, 11, 20, 30]
+    save(tmp_path, 31, keep=2)  # past them: still the last two that are whole
+    assert steps(tmp_path) == [11, 20, 30, 31]
 
 
 @pytest.mark.parametrize("how", [damage, lambda p: p.write_bytes(p.read_bytes()[:100]),
@@ -107,6 +109,34 @@ def test_only_data_is_written_and_read(tmp_path):
     name = f"step-000000003-{checkpoint._digest(tmp_path / 'made elsewhere')}.pt"
     (tmp_path / "made elsewhere").rename(tmp_path / name)
     assert checkpoint.load(tmp_path).step == 1
+    with pytest.raises(CourseError, match="data only"):
+        checkpoint.save(tmp_path, 2, {"f": lambda: None})
+    assert not (tmp_path / "draft.tmp").exists()
+
+
+def test_the_checksum_is_of_what_was_written(tmp_path, monkeypatch):
+    """And not of what the disk made of it."""
+    fsync = os.fsync
+
+    def broken(handle):
+        if os.path.isfile(f"/proc/self/fd/{handle}"):
+            os.pwrite(handle, b"\1", 700)
+        fsync(handle)
+
+    with open(tmp_path / "probe", "wb") as file:
+        if not os.path.isfile(f"/proc/self/fd/{file.fileno()}"):
+            pytest.skip("needs Linux's /proc")
+    save(tmp_path, 1)
+    monkeypatch.setattr(os, "fsync", broken)
+    save(tmp_path, 2)
+    assert checkpoint.load(tmp_path).step == 1
+
+
+def test_all_nodes_must_see_the_same(tmp_path):
+    for seen in ([["a"], []], [[], ["a"]]):
+        with pytest.raises(CourseError, match="name a folder that all nodes share"):
+            checkpoint._same(tmp_path, seen)
+    checkpoint._same(tmp_path, [["a", "b"], ["b", "a"]])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
@@ -189,6 +219,15 @@ def test_sampler(training, size, ranks):
             for m in mine:
                 m.drawn = drawn
             assert [i for group in zip(*mine) for i in group] == whole[drawn:]
+
+
+def test_other_settings_are_refused(training):
+    args = training["settings"](["--epochs", "1"])
+    job = training["Job"](args, 0, 1, torch.device("cpu"))
+    state = job.state()
+    args.batch = 32
+    with pytest.raises(CourseError, match="'batch': 64"):
+        training["Job"](args, 0, 1, torch.device("cpu")).restore(state)
 
 
 def test_killed_while_it_writes(tmp_path):

@@ -1,5 +1,6 @@
 """The exercises of the lessons: the solution passes, typical wrong answers are told why."""
 
+import ast
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import pytest
 import torch
 import torch.distributed as dist
+from IPython.core.inputtransformer2 import TransformerManager
 from launch import ROOT, torchrun
 from lessons import NOTEBOOKS, code_cells, read
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -162,7 +164,7 @@ WRONG = {
         ),
     ],
     ("09_checkpointing", "write_whole"): [
-        ("path.write_bytes(content)", "never fsynced"),
+        ("path.write_bytes(content)", "by one rename"),
         (
             "draft = path.with_suffix('.tmp')\n    draft.write_bytes(content)\n"
             "    os.replace(draft, path)",
@@ -173,6 +175,11 @@ WRONG = {
             "        file.write(content)\n        os.fsync(file.fileno())\n"
             "        file.write(b'')\n    path.unlink()\n    os.replace(draft, path)",
             "the old file was touched",
+        ),
+        (
+            "with open(path, 'wb') as file:\n        file.write(content)\n        file.flush()\n"
+            "        os.fsync(file.fileno())",
+            "by one rename",
         ),
     ],
     ("09_checkpointing", "rest_of_epoch"): [
@@ -194,9 +201,53 @@ WRONG = {
         ),
     ],
     ("09_checkpointing", "best_interval"): [
-        ("return (save_s * mtbf_s) ** 0.5", "It wastes 1.61%"),
+        ("return (save_s * mtbf_s) ** 0.5", "It wastes 1.061 times"),
         ("return mtbf_s / 2", "Where is the derivative zero?"),
         ("return 2 * save_s * mtbf_s", "Where is the derivative zero?"),
+    ],
+    ("10_model_parallel_with_ddp", "bubble"): [
+        ("return 1 - m / (m + p)", "how long does the whole take"),
+        ("return (p - 1) / m", "how long does the whole take"),
+        ("return (p - 1) / (m + p)", "how long does the whole take"),
+    ],
+    ("10_model_parallel_with_ddp", "one_f_one_b"): [
+        ("return gpipe(1, micro)[0]", "A stage holds too many"),
+        ("return [(k, m) for m in range(micro) for k in 'FB']", "It ends late"),
+        ("return [(k, m) for m in range(micro) for k in 'BF']", "deadlock"),
+        ("return [('F', 0), ('B', 0)]", "each micro-batch once F and once B"),
+    ],
+    ("10_model_parallel_with_ddp", "gpus_needed"): [
+        ("return 1", "GB are 1e9 bytes"),
+        (
+            "n = 1\n    while parameters * 16e-9 / n > abs(gpu_gb - activations_gb) + 1e-9:\n"
+            "        n *= 2\n        if n > 1e9:\n            return 1\n    return n",
+            "the answer is None",
+        ),
+        (
+            "n = 1\n    while (parameters * 16e-9 + activations_gb) / n > gpu_gb:\n"
+            "        n *= 2\n    return n",
+            "Activations are not divided",
+        ),
+    ],
+    ("11_multi_node", "rank_of"): [
+        ("return group_rank * ranks_by_node[group_rank] + local_rank", "before this one"),
+        ("return local_rank", "before this one"),
+        ("return sum(ranks_by_node[:group_rank]) + group_rank", "before this one"),
+    ],
+    ("11_multi_node", "bad_node"): [
+        ("a, b, _ = min(links, key=lambda link: link[2])\n    return a", "Which node is in all"),
+        (
+            "from collections import Counter\n"
+            "    slow = [n for a, b, speed in links if speed < 5 for n in (a, b)]\n"
+            "    return Counter(slow).most_common(1)[0][0] if slow else None",
+            "so the answer is None",
+        ),
+        ("return None", "Which node is in all"),
+    ],
+    ("11_multi_node", "needed_mbit"): [
+        ("return 2 * (n - 1) / n * nbytes / seconds / 1e6", "Bits, not bytes"),
+        ("return (n - 1) / n * nbytes * 8 / seconds / 1e6", "How many steps has a ring"),
+        ("return nbytes * 8 / seconds / 1e6", "How many steps has a ring"),
     ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
@@ -216,6 +267,13 @@ def stubs():
     return found
 
 
+def functions_of(source):
+    """The functions that a cell defines, without what the cell does."""
+    tree = ast.parse(TransformerManager().transform_cell(source))  # ! and % become calls
+    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return compile(tree, "cell", "exec")
+
+
 def run(lesson, name, body=None):
     """Run the stub's cell, its body replaced unless that is None, and the check in the next."""
     notebook = read(ROOT / f"notebooks/{lesson}.ipynb")
@@ -233,6 +291,8 @@ def run(lesson, name, body=None):
         "DDP": DDP,
         "allreduce_hook": allreduce_hook,
     }
+    for source in cells[:at]:
+        exec(functions_of(source), names)
     exec(cell + "\n\n" + cells[at + 1], names)
 
 

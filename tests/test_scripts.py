@@ -17,6 +17,7 @@ MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
 # Where a lesson claims something about N, four ranks run as well as two.
 FOUR = {"01_gradients", "02_collectives", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
+ON_NODES = re.compile(r'on_nodes\(\s*"(\w+)"')  # lesson 11: a torchrun for each node
 SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 ALONE = {"03_single"}
 FLAGS = {"09_restart": ["--standalone", "--max-restarts", "1"]}
@@ -27,7 +28,7 @@ def launched():
     """{(script, ranks)} of the lessons."""
     text = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
     found = {(name, MEANS[ranks]) for ranks, name in LAUNCH.findall(text)}
-    return found | {(name, 2) for name in SPAWNS.findall(text)}
+    return found | {(name, 2) for name in SPAWNS.findall(text) + ON_NODES.findall(text)}
 
 
 WANTED = {(p.stem, n) for p in PROGRAMS for n in ([2, 4] if p.stem in FOUR else [2])}

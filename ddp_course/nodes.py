@@ -1,0 +1,94 @@
+"""Several torchruns at once, as if each were started on a node of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+GRACE_S = 40.0  # torchrun ends its ranks on SIGTERM, at the latest after 30 s
+
+
+class Ended(NamedTuple):
+    """How a command ended.
+
+    Attributes
+    ----------
+    code : int
+        Exit code; negative: killed by that signal; None: still running at the time limit.
+    output : str
+        What it wrote to stdout and stderr.
+    """
+
+    code: int
+    output: str
+
+
+def launch(commands, timeout=120.0, env=None):
+    """Start commands together and wait for all of them.
+
+    Parameters
+    ----------
+    commands : list of list of str
+        "torchrun" as first word is that of this Python.
+    timeout : float
+        Seconds; what still runs then gets SIGTERM, and after 40 s SIGKILL.
+    env : dict, optional
+        Variables on top of this process's.
+
+    Returns
+    -------
+    list of Ended
+    """
+    environment = {**os.environ, **(env or {})}
+    logs, started = [], []
+    try:
+        for command in commands:
+            logs.append(tempfile.TemporaryFile("w+"))  # noqa: SIM115 _read closes it
+            full = [word for part in map(_full, command) for word in part]
+            started.append(
+                subprocess.Popen(full, stdout=logs[-1], stderr=subprocess.STDOUT, env=environment)
+            )
+        end = time.monotonic() + timeout
+        codes = [_wait(process, end - time.monotonic()) for process in started]
+    finally:
+        _end(started)
+    return [Ended(code, _read(log)) for code, log in zip(codes, logs)]
+
+
+def free_port():
+    """A port of this machine that nobody listens on at the moment."""
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return s.getsockname()[1]
+
+
+def _full(word):
+    return [sys.executable, "-m", "torch.distributed.run"] if word == "torchrun" else [str(word)]
+
+
+def _wait(process, seconds):
+    try:
+        return process.wait(max(seconds, 0))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _end(processes):
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    end = time.monotonic() + GRACE_S
+    for process in processes:
+        if _wait(process, end - time.monotonic()) is None:
+            process.kill()
+            process.wait()
+
+
+def _read(log):
+    with log:
+        log.seek(0)
+        return log.read()

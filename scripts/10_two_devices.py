@@ -1,0 +1,80 @@
+"""A model on two devices, inside DDP: what DDP accepts, and what it does to the memory."""
+
+import os
+
+import torch
+import torch.nn as nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddp_course import checks, results
+from ddp_course.process_group import process_group
+
+
+class TwoDevices(nn.Module):
+    """Half of the layers on one device, half on another; the activations move between them."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = first, second
+        self.front = nn.Sequential(nn.Linear(10, 256), nn.Tanh(), nn.Linear(256, 256)).to(first)
+        self.back = nn.Sequential(nn.Tanh(), nn.Linear(256, 5)).to(second)
+
+    def forward(self, x):
+        x = self.front(x.to(self.first))
+        return self.back(x.to(self.second))  # autograd brings the gradient back
+
+
+def my_devices(me):
+    """Two GPUs for each rank where there are enough; otherwise the CPU, twice."""
+    if torch.cuda.device_count() >= 2 * me.world_size:
+        return torch.device("cuda", 2 * me.rank), torch.device("cuda", 2 * me.rank + 1)
+    return torch.device("cpu"), torch.device("cpu")
+
+
+def train(me, model, ddp=None, steps=3):
+    """Alone on all samples, or as one of the ranks on its share."""
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(64, 10, generator=g), torch.randn(64, 5, generator=g)
+    if ddp is not None:
+        size = 64 // me.world_size
+        x, y = x[me.rank * size :][:size], y[me.rank * size :][:size]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        out = (ddp or model)(x)
+        (out - y.to(out.device)).square().mean().backward()
+        optimizer.step()
+    return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+
+
+def refusal(me):
+    """What DDP says to device_ids for such a model."""
+    try:
+        DDP(TwoDevices(*my_devices(me)), device_ids=[0])
+    except ValueError as error:
+        return str(error).split(", but got")[0]
+    return "accepted"
+
+
+@record
+def main():
+    os.environ["DDP_COURSE_DEVICE"] = "cpu"  # gloo takes the gradients of several devices
+    with process_group() as me:
+        model = TwoDevices(*my_devices(me))
+        together = train(me, model, DDP(model))  # no device_ids
+        alone = train(me, TwoDevices(*my_devices(me)))
+        mine = {
+            "devices": [str(d) for d in my_devices(me)],
+            "gap": checks.parity(alone, [together]).value,
+            "bytes": sum(p.nbytes for p in model.parameters()),
+            "refusal": refusal(me),
+        }
+        results.save("10_two_devices", {"ranks": results.gather(mine)})
+        if me.rank == 0:
+            print("devices of rank 0:", mine["devices"], "gap to one process:", mine["gap"])
+
+
+if __name__ == "__main__":
+    main()
