@@ -154,7 +154,9 @@ def _same(got, expected):
             and torch.allclose(got, expected)
         )
     if isinstance(expected, float):
-        return isinstance(got, (int, float)) and math.isclose(got, expected, rel_tol=1e-6)
+        return isinstance(got, (int, float)) and math.isclose(
+            got, expected, rel_tol=1e-6, abs_tol=1e-12
+        )
     if isinstance(expected, dict):
         return (
             isinstance(got, dict)

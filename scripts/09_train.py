@@ -151,7 +151,7 @@ def planted(args, me, job):
         os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # before the renaming
 
 
-def run(args, me, accident=planted):
+def run(args, me, accident=planted, name="09_train"):
     job = Job(args, me.rank, me.world_size, me.device)
     ddp = wrap(job, me.device)
     found = checkpoint.load(args.folder, fits=checkpoint.fits_model(job.model))
@@ -175,7 +175,7 @@ def run(args, me, accident=planted):
     if me.rank == 0:
         print(f"steps {first} to {job.step}, weights {job.digest()}")
     mine = {"first": first, "last": job.step, "digest": job.digest()}
-    results.save("09_train", {"ranks": results.gather(mine)}, me.device)
+    results.save(name, {"ranks": results.gather(mine)}, me.device)
 
 
 @record

@@ -46,7 +46,8 @@ def listening(pid):
                 if state == "0A" and f"socket:[{inode}]" in own:
                     words = bytes.fromhex(local.split(":")[0])
                     raw = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
-                    found.add(socket.inet_ntop(family, raw))
+                    port = int(local.split(":")[1], 16)
+                    found.add(f"{socket.inet_ntop(family, raw)} port {port}")
         return sorted(found)
     except OSError:
         return []
@@ -64,51 +65,55 @@ def who(me):
         "listens": listening(os.getpid()),
         "torchrun listens": listening(os.getppid()),
         "torch": torch.__version__,
+        "nccl": str(torch.cuda.nccl.version()) if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "cores": count_cores(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
 
-def clock_offset(me, peer, rounds=10):
-    """Seconds that this rank's clock is ahead of rank 0's: from the fastest of some round trips."""
+def clock_offset(me, peer, gloo, rounds=10):
+    """Seconds that this rank's clock is ahead of rank 0's: from the fastest of some round trips.
+
+    On gloo, whose send and recv end when the message has gone or come; nccl's are only queued.
+    """
     best = (float("inf"), 0.0)
     for _ in range(rounds):
-        message = torch.zeros(1, dtype=torch.float64, device=me.device)
+        message = torch.zeros(1, dtype=torch.float64)
         if me.rank == peer:
             sent = time.time()
-            dist.send(message, 0)
-            dist.recv(message, 0)
+            dist.send(message, 0, group=gloo)
+            dist.recv(message, 0, group=gloo)
             back = time.time()
             best = min(best, (back - sent, (sent + back) / 2 - message.item()))
         elif me.rank == 0:
-            dist.recv(message, peer)
+            dist.recv(message, peer, group=gloo)
             message[0] = time.time()
-            dist.send(message, peer)
+            dist.send(message, peer, group=gloo)
     return best[1]
 
 
 def one_way(me, a, b, repeats=3):
-    """Seconds for PAIR_BYTES from a to b, half of the fastest round trip; known to both."""
+    """Seconds for PAIR_BYTES from a to b and a word back, the fastest; a knows it."""
     data = torch.ones(PAIR_BYTES // 4, device=me.device)
     best = float("inf")
     for _ in range(repeats + 1):  # the first one opens the connection
         start = time.perf_counter()
-        for sender, receiver in ((a, b), (b, a)):
+        for sender, receiver, part in ((a, b, data), (b, a, data[:1])):
             if me.rank == sender:
-                dist.send(data, receiver)
+                dist.send(part, receiver)
             elif me.rank == receiver:
-                dist.recv(data, sender)
+                dist.recv(part, sender)
         if me.device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
-    return best / 2
+    return best
 
 
 def pairs_to_measure(everyone):
     first = [r for r, them in enumerate(everyone) if them["local_rank"] == 0]
     ranks = range(len(everyone)) if len(everyone) <= ALL_PAIRS else first
-    return [(a, b) for a in ranks for b in ranks if a < b]
+    return [(a, b) for a in ranks for b in ranks if a != b]
 
 
 def bus_bandwidth(me, repeats=5):
@@ -129,14 +134,14 @@ def report(everyone, offsets, links, busbw):
         print(f"rank {rank}: node {them['node']} ({them['host']}), local rank "
               f"{them['local_rank']}, {them['device']}, from {them['address']}, "
               f"clock {offsets[rank] * 1e3:+.1f} ms")  # fmt: skip
-    for what in ("torch", "python", "cores", "OMP_NUM_THREADS"):
+    for what in ("torch", "nccl", "python", "cores", "OMP_NUM_THREADS"):
         if len({str(them[what]) for them in everyone}) > 1:
             print(f"differs between ranks: {what} {[them[what] for them in everyone]}")
     if links:
         median = statistics.median(speed for _, _, speed in links)
         a, b, speed = min(links, key=lambda link: link[2])
         nodes = everyone[a]["node"], everyone[b]["node"]
-        print(f"slowest pair: ranks {a} and {b} (nodes {nodes[0]} and {nodes[1]}), "
+        print(f"slowest: from rank {a} to {b} (node {nodes[0]} to {nodes[1]}), "
               f"{speed / 1e9:.3f} GB/s; median {median / 1e9:.3f} GB/s")  # fmt: skip
     print(f"all-reduce of {ALL_BYTES / 2**20:.0f} MiB: busbw {busbw / 1e9:.3f} GB/s")
 
@@ -149,16 +154,16 @@ def main():
     args = parser.parse_args()
     with process_group() as me:
         everyone = results.gather(who(me))
-        offsets = [0.0] * me.world_size
+        offsets, gloo = [0.0] * me.world_size, dist.new_group(backend="gloo")
         for peer in range(1, me.world_size):
-            offsets[peer] = clock_offset(me, peer)
+            offsets[peer] = clock_offset(me, peer, gloo)
             dist.barrier()
         offsets = [theirs[rank] for rank, theirs in enumerate(results.gather(offsets))]
         links = []
         for a, b in pairs_to_measure(everyone):
             links.append([a, b, PAIR_BYTES / one_way(me, a, b)])
             dist.barrier()  # one pair at a time
-        every = results.gather(links)  # a pair's speed is what its two ranks saw
+        every = results.gather(links)  # the sender's time counts
         links = [every[a][i] for i, (a, _, _) in enumerate(links)]
         busbw = bus_bandwidth(me)
         found = {"ranks": everyone, "offsets": offsets, "links": links, "busbw": busbw}

@@ -20,7 +20,9 @@ def seconds(tensor, repeats):
         dist.barrier()
         start = time.perf_counter()
         dist.all_reduce(tensor)
-        took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+        if tensor.is_cuda:
+            torch.cuda.synchronize()
+        took = torch.tensor(time.perf_counter() - start, device=tensor.device)
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         best = min(best, took.item())
     return best
@@ -28,11 +30,15 @@ def seconds(tensor, repeats):
 
 def sweep(me, device, mbits, mib=4):
     """{Mbit/s: seconds of an all-reduce of 4 bytes, and of mib}, the same on all ranks."""
-    found, large = {}, torch.ones(mib * 2**20 // 4)
-    for mbit in mbits:
+    found, large = {}, torch.ones(mib * 2**20 // 4, device=me.device)
+    try:
+        for mbit in mbits:
+            if me.local_rank == 0:
+                limit(device, mbit)
+            dist.barrier()
+            found[mbit] = {"small": seconds(large[:1], 5), "large": seconds(large, 3)}
+            large.fill_(1)
+    finally:
         if me.local_rank == 0:
-            limit(device, mbit)
-        dist.barrier()
-        found[mbit] = {"small": seconds(torch.ones(1), 5), "large": seconds(large, 3)}
-        large.fill_(1)
+            subprocess.run(f"tc qdisc delete dev {device} root".split(), check=False)
     return {"bytes": large.nbytes, "by mbit": found}

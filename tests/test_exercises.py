@@ -205,10 +205,11 @@ WRONG = {
         ("return mtbf_s / 2", "Where is the derivative zero?"),
         ("return 2 * save_s * mtbf_s", "Where is the derivative zero?"),
     ],
-    ("10_model_parallel_with_ddp", "bubble"): [
-        ("return 1 - m / (m + p)", "how long does the whole take"),
-        ("return (p - 1) / m", "how long does the whole take"),
-        ("return (p - 1) / (m + p)", "how long does the whole take"),
+    ("10_model_parallel_with_ddp", "micro_batches_needed"): [
+        ("return int((p - 1) * (1 - most_idle) / most_idle) or 1", "they are idle 15.4%"),
+        ("return p", "they are idle"),
+        ("return round((p - 1) / most_idle)", "they are idle"),
+        ("return (p - 1) / most_idle - (p - 1)", "A whole number"),
     ],
     ("10_model_parallel_with_ddp", "one_f_one_b"): [
         ("return gpipe(1, micro)[0]", "A stage holds too many"),
@@ -222,6 +223,12 @@ WRONG = {
             "n = 1\n    while parameters * 16e-9 / n > abs(gpu_gb - activations_gb) + 1e-9:\n"
             "        n *= 2\n        if n > 1e9:\n            return 1\n    return n",
             "the answer is None",
+        ),
+        (
+            "room = gpu_gb - activations_gb\n    n = 1\n"
+            "    while room > 0 and parameters * 14e-9 / n > room:\n        n *= 2\n"
+            "    return n if room > 0 else None",
+            "got 2, expected 4",
         ),
         (
             "n = 1\n    while (parameters * 16e-9 + activations_gb) / n > gpu_gb:\n"

@@ -81,7 +81,9 @@ def fakes(tmp_path):
 
 def check_line(line, host):
     words = line.split()
-    assert f"--rdzv-conf=is_host={host}" in words and "--rdzv-backend=c10d" in words
+    assert (
+        f"--rdzv-conf=is_host={host},read_timeout=600" in words and "--rdzv-backend=c10d" in words
+    )
     assert "--nnodes=2" in words and "scripts/09_train.py" in words
     assert (ROOT / "scripts/09_train.py").exists()
 
