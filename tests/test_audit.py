@@ -13,11 +13,11 @@ EXPECTED = {
     "right": (True, True, True, "each of 48 samples on one rank"),
     "accumulated": (True, True, True, "equal to the average"),
     "fp16 hook": (True, True, True, "equal to the average"),
-    "clip": (True, True, True, "clipped or unscaled?"),
-    "scaler": (True, True, True, "times 0.0156"),
-    "scaler, clip": (True, True, True, "clipped or unscaled?"),
+    "clip": (True, True, True, "clipped?"),
+    "scaler": (True, True, True, "equal to the average"),
+    "scaler, clip": (True, True, True, "clipped?"),
     "by hand": (True, True, True, "every bit equal"),
-    "padding": (True, True, True, "1 samples twice, as padding"),
+    "padding": (True, True, True, "1 drawn twice, as padding"),
     "loss times N": (True, True, True, "equal to the average"),  # it was the loss, not DDP
     "other start": (True, True, True, "before and after each of 12 steps"),  # DDP mends it
     "module": (True, False, False, "each rank's own, never averaged, since step 0"),
@@ -25,17 +25,20 @@ EXPECTED = {
     "unfrozen late": (True, False, False, "never averaged, since step 6: 3.weight\n"),
     "no averaging": (True, False, False, "parameters differ since step 0"),
     "sum by hand": (True, True, False, "the sum over ranks, 2 times the average"),
-    "last layer by hand twice": (True, True, False, "changed after the averaging"),
-    "reduces parameters": (True, False, False, "changed after the averaging"),
+    "last layer by hand twice": (True, True, None, "alike on all ranks"),
+    "reduces parameters": (True, False, False, "neither the average nor alike"),
     "no gradient on rank 1": (True, False, False, "some ranks only, since step 0: 0.bias"),
-    "NaN": (True, None, False, "not finite, since step 0: 0.bias"),
+    "NaN": (True, None, None, "not finite, since step 0: 0.bias"),
     "loaded on rank 0": (True, False, True, "parameters differ before the first step"),
     "own rate": (True, False, True, "learning rates differ at step 0: [[0.05], [0.1]]"),
     "other optimizer state": (True, False, True, "optimizer state differs at the end"),
     "one step more on rank 1": (True, False, None, "optimizer steps by rank: [12, 14]"),
     "no sampler": (False, True, True, "overlap"),
     "own seed": (False, True, True, "overlap"),
-    "stream": (False, True, True, "24 of 24 samples of rank 0 entered the model"),
+    "no loader given": (None, True, True, "other samples at the same step"),
+    "data cut up beforehand": (None, True, True, "data cut up beforehand?"),
+    "with replacement": (None, True, True, "drawn with replacement"),
+    "stream": (False, True, True, "the same samples on all ranks in 12 of 12 steps"),
     "set_epoch forgotten": (False, True, True, "set_epoch?"),
     "leak": (False, True, True, "4 samples are in training and in validation"),
     "same data": (False, True, None, "nothing to see"),
@@ -52,7 +55,7 @@ def ranks(tmp_path_factory):
 
 
 def test_every_case_is_expected(ranks):
-    assert set(ranks[0]) == {*EXPECTED, "bits"}
+    assert set(ranks[0]) == {*EXPECTED, "bits", "raises"}
 
 
 @pytest.mark.parametrize("case", EXPECTED)
@@ -67,6 +70,11 @@ def test_case(ranks, case):
 
 def test_ranks_agree_in_what_they_say(ranks):
     assert all(rank[case] == ranks[0][case] for rank in ranks for case in EXPECTED)
+
+
+def test_a_loop_that_raises_on_one_rank(ranks):
+    assert ranks[1]["raises"] == "raised"
+    assert ranks[0]["raises"].count("the loop raised ZeroDivisionError") == 3
 
 
 def test_it_changes_nothing_and_leaves_nothing(ranks):

@@ -5,7 +5,14 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
 
 from ddp_course import audit, results
 from ddp_course.process_group import process_group
@@ -66,6 +73,10 @@ def run(me, case, watched=True):
         loader = split(me, seed=me.rank)
     if case == "same data":  # and no dropout: local gradients agree
         model[2].p, loader = 0.0, DataLoader(DATA, 4)
+    if case == "data cut up beforehand":
+        loader = DataLoader(TensorDataset(*(t.chunk(2)[me.rank] for t in DATA.tensors)), 4)
+    if case == "with replacement":
+        loader = DataLoader(DATA, 4, sampler=RandomSampler(DATA, replacement=True, num_samples=24))
     if case == "stream":
         loader = DataLoader(Everything(), 4)
     if case == "padding":
@@ -76,7 +87,7 @@ def run(me, case, watched=True):
 
     def loop():
         for epoch in range(2):
-            if case not in ("no sampler", "same data", "stream", "set_epoch forgotten"):
+            if isinstance(loader.sampler, DistributedSampler) and case != "set_epoch forgotten":
                 loader.sampler.set_epoch(epoch)
             for i, (x, y) in enumerate(loader):
                 step(epoch, i, x, y)
@@ -125,7 +136,8 @@ def run(me, case, watched=True):
             optimizer.step()
 
     if watched:
-        with audit.watch(ddp, optimizer, loader, validation, scaler) as report:
+        given = None if case == "no loader given" else loader
+        with audit.watch(ddp, optimizer, given, validation, scaler) as report:
             loop()
         said = {
             name: {"answer": v.answer, "evidence": v.evidence}
@@ -143,6 +155,7 @@ CASES = [
     "no averaging", "sum by hand", "last layer by hand twice", "reduces parameters",
     "no sampler", "own seed", "stream", "set_epoch forgotten", "leak", "other optimizer state",
     "one step more on rank 1", "loss times N", "no gradient on rank 1", "NaN", "same data",
+    "no loader given", "data cut up beforehand", "with replacement",
 ]  # fmt: skip
 
 
@@ -164,9 +177,22 @@ def bits(me):
     return {"same": same, "hooks left": hooks, "sampler": type(loader.batch_sampler).__name__}
 
 
+def raises(me):
+    """The loop raises on rank 1: both go on, and the next watch is paired again."""
+    model = build(me)
+    optimizer = torch.optim.LBFGS(model.parameters())  # its state holds more than tensors
+    try:
+        with audit.watch(model, optimizer) as report:
+            if me.rank == 1:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        return "raised"
+    return str(report)
+
+
 def main():
     with process_group() as me:
-        found = {case: run(me, case) for case in CASES}
+        found = {"raises": raises(me)} | {case: run(me, case) for case in CASES}
         found["bits"] = bits(me)
         results.save("audited", {"ranks": results.gather(found)})
 
