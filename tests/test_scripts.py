@@ -18,6 +18,7 @@ PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_tex
 # Where a lesson claims something about N, four ranks run as well as two.
 FOUR = {"01_gradients", "02_collectives", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
 ON_NODES = re.compile(r'on_nodes\(\s*"(\w+)"')  # lesson 11: a torchrun for each node
+NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
 SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 ALONE = {"03_single"}
 FLAGS = {"09_restart": ["--standalone", "--max-restarts", "1"]}
@@ -32,6 +33,7 @@ def launched():
 
 
 WANTED = {(p.stem, n) for p in PROGRAMS for n in ([2, 4] if p.stem in FOUR else [2])}
+WANTED = {(name, 4 if name in NEEDS_FOUR else n) for name, n in WANTED}
 CASES = sorted(WANTED - launched())
 
 
@@ -56,5 +58,7 @@ def test_script(name, ranks, tmp_path):
 @pytest.mark.parametrize("script", PROGRAMS, ids=lambda p: p.stem)
 def test_script_on_gpus(script, tmp_path):
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cuda"}
-    done = torchrun(script, env=env, flags=FLAGS.get(script.stem, ["--standalone"]))
+    flags = FLAGS.get(script.stem, ["--standalone"])
+    ranks = 4 if script.stem in NEEDS_FOUR else 2
+    done = torchrun(script, ranks=ranks, env=env, flags=flags)
     assert done.returncode == 0, done.stdout
