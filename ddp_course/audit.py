@@ -99,7 +99,11 @@ def watch(model, optimizer, loader=None, validation=None, scaler=None):
         _exchange(number, {"failed": f"the loop raised {type(error).__name__}"}, timedelta(0))
         raise
     log.stop()
-    _judge(report, _exchange(number, log.found, WAIT))
+    logs = _exchange(number, log.found, WAIT)
+    try:
+        _judge(report, logs)
+    except Exception as error:  # as above
+        _judge(report, [{"failed": f"the audit can't judge this loop ({error!r:.100})"}])
 
 
 def _safely(method):
@@ -205,7 +209,7 @@ class _Log:
         if loader is None or getattr(loader, "_dataset_kind", None) == 1:  # iterable: no indices
             return
         attribute = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        real, epochs = getattr(loader, attribute), self.found["draws"][kind]
+        log, real, epochs = self, getattr(loader, attribute), self.found["draws"][kind]
         base, positions = _base_of(loader.dataset)
         distributed = isinstance(loader.sampler, DistributedSampler)
         self.found["base"][kind] = {
@@ -217,10 +221,7 @@ class _Log:
             def __iter__(self):
                 epochs.append([])
                 for drawn in real:
-                    given = drawn if isinstance(drawn, (list, tuple)) else [drawn]
-                    epochs[-1] += [
-                        int(i) if positions is None else int(positions[i]) for i in given
-                    ]
+                    log.note_draw(epochs[-1], drawn, positions)
                     yield drawn
 
             def __len__(self):
@@ -234,6 +235,11 @@ class _Log:
 
         object.__setattr__(loader, attribute, Noting())  # DataLoader forbids the plain way
         self.undo.append(lambda: object.__setattr__(loader, attribute, real))
+
+    @_safely
+    def note_draw(self, epoch, drawn, positions):
+        given = drawn if isinstance(drawn, (list, tuple)) else [drawn]
+        epoch += [int(i) if positions is None else int(positions[i]) for i in given]
 
     def stop(self):
         for handle in self.handles:

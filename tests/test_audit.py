@@ -93,6 +93,26 @@ def test_one_rank_can_t_tell():
     assert "can't tell" in str(report)
 
 
+def test_what_it_can_t_follow_it_leaves_alone():
+    """Samples with names instead of numbers: the loop runs, the audit can't tell."""
+    names = {"a": torch.ones(2), "b": torch.zeros(2)}
+
+    class Named(torch.utils.data.Dataset):
+        def __getitem__(self, name):
+            return names[name]
+
+        def __len__(self):
+            return len(names)
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    loader = torch.utils.data.DataLoader(Named(), batch_size=1, sampler=list(names))
+    with audit.watch(model, optimizer, loader) as report:
+        seen = [x.tolist() for x in loader]
+    assert seen == [[[1.0, 1.0]], [[0.0, 0.0]]]
+    assert report.split.answer is None and "can't follow" in report.split.evidence[0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_fingerprint_sees_every_element_and_its_place(dtype):
     numbers = torch.arange(24).reshape(4, 6)
