@@ -155,8 +155,7 @@ class _Log:
         n = tensor.numel()
         if self.vector is None or len(self.vector) < n or self.vector.device != tensor.device:
             g = torch.Generator().manual_seed(20)
-            size = max([n, *(2 * p.numel() for p in self.names if p.is_complex())])
-            size = max([size, *(p.numel() for p in self.names)])
+            size = max([n, *(p.numel() * (1 + p.is_complex()) for p in self.names)])
             self.vector = torch.randn(size, generator=g, dtype=torch.float64).to(tensor.device)
         return torch.dot(tensor.detach().double().flatten(), self.vector[:n]).item()
 
@@ -268,9 +267,7 @@ def _bits(tensor):
     tensor = tensor.detach().contiguous()
     if not tensor.numel():
         return 0
-    whole = (
-        tensor.view(torch.uint8).flatten() if tensor.dim() else tensor.reshape(1).view(torch.uint8)
-    )
+    whole = tensor.flatten().view(torch.uint8)
     n = -(-len(whole) // 8) * 8
     padded = torch.zeros(n, dtype=torch.uint8, device=whole.device)
     padded[: len(whole)] = whole
@@ -402,8 +399,8 @@ def _judge_gradients(report, logs):
         for name, case in cases.items():
             if case.is_average(factor):
                 continue
-            kind, where = case.what()
-            (faults if where else doubts).setdefault(kind, {}).setdefault(name, step)
+            kind, sure = case.what()
+            (faults if sure else doubts).setdefault(kind, {}).setdefault(name, step)
         seen += len(cases)
         if cases:
             factors.append(factor * (rows[0]["scale"] or 1.0))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ddp_course import results
 from ddp_course.hardware import CourseError
 from ddp_course.process_group import everywhere
 
@@ -88,12 +89,8 @@ def save(folder, step, state, mine=None, keep=3):
         On every rank, if it can't be written (disk full, read-only folder), holds what could not
         be read again, or is not seen by all nodes. What was there stays.
     """
-    folder, rank, world_size = Path(folder), *_who()
-    everyone = [mine]
-    if world_size > 1:
-        everyone = [None] * world_size
-        dist.all_gather_object(everyone, mine)
-    content = {"step": step, "state": state, "ranks": everyone}
+    folder, rank = Path(folder), _rank()
+    content = {"step": step, "state": state, "ranks": results.gather(mine)}
     everywhere(lambda: _write(folder, step, content, keep) if rank == 0 else None, patient=True)
     everywhere(lambda: _see(folder, step))
 
@@ -123,21 +120,16 @@ def load(folder, fits=None):
         On every rank: there are checkpoints, but none is usable, or not all ranks see the same.
         (To start over silently would be to lose them.)
     """
-    folder, rank, world_size = Path(folder), *_who()
-    if world_size > 1:
-        seen = [None] * world_size
-        dist.all_gather_object(seen, [path.name for *_, path in _files(folder)])
-        everywhere(lambda: _same(folder, seen))
-    name = everywhere(lambda: _newest(folder, fits) if rank == 0 else None, patient=True)
-    if world_size > 1:
-        box = [name]
-        dist.broadcast_object_list(box, src=0)
-        name = box[0]
+    folder, rank = Path(folder), _rank()
+    seen = results.gather([path.name for *_, path in _files(folder)])
+    everywhere(lambda: _same(folder, seen))
+    found = everywhere(lambda: _newest(folder, fits) if rank == 0 else None, patient=True)
+    name = results.gather(found)[0]
     if name is None:
         return None
     content = everywhere(lambda: _read(folder / name))
     ranks = content["ranks"]
-    mine = ranks[rank] if len(ranks) == world_size else None
+    mine = ranks[rank] if len(ranks) == len(seen) else None
     return Checkpoint(content["step"], content["state"], mine, len(ranks))
 
 
@@ -179,10 +171,8 @@ def set_rng_state(state, device="cpu"):
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
-def _who():
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+def _rank():
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def _files(folder):

@@ -17,13 +17,13 @@ class Ended(NamedTuple):
 
     Attributes
     ----------
-    code : int
+    code : int or None
         Exit code; negative: killed by that signal; None: still running at the time limit.
     output : str
         What it wrote to stdout and stderr.
     """
 
-    code: int
+    code: int | None
     output: str
 
 

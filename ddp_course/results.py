@@ -48,11 +48,15 @@ def where(device="cpu"):
 def gather(mine):
     """Exchange what the ranks found: every rank gets a list, one entry a rank.
 
+    Without a process group there is one rank.
+
     Parameters
     ----------
     mine : object
         Anything pickle can hold.
     """
+    if not (dist.is_available() and dist.is_initialized()):
+        return [mine]
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.hardware import CourseError
 from ddp_course.models import ToyNet
+from ddp_course.nodes import free_port
 from ddp_course.process_group import everywhere, process_group
 
 WORKERS = ROOT / "tests/workers"
@@ -20,9 +21,7 @@ WORKERS = ROOT / "tests/workers"
 @pytest.fixture
 def alone(monkeypatch):
     """The variables that torchrun sets, for a world of one."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     world = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in {**world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
