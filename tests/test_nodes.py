@@ -70,7 +70,7 @@ def fakes(tmp_path):
     for name, body in {
         "srun": 'while [ "${1#-}" != "$1" ]; do shift; done\n'
         'for id in 0 1; do SLURM_NODEID=$id "$@"; done',
-        "scontrol": "echo node-a; echo node-b",
+        "scontrol": "echo node-a; sleep 0.2; echo node-b",  # long after a `head` would have gone
         "torchrun": 'printf "%s\\n" "$*"',
     }.items():
         file = tmp_path / name
