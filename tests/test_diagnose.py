@@ -1,0 +1,117 @@
+"""Launches that hang or die: diagnose names the rank and the line, and leaves nothing running."""
+
+import re
+import sys
+
+import psutil
+import pytest
+from launch import ROOT, python
+
+from ddp_course import diagnose
+
+STUCK = ROOT / "tests/workers/stuck.py"
+# case: exit code, its headline, and the line of rank 1 (or what is said of it).
+CASES = {
+    "wait_for_data": (124, "DID NOT ARRIVE: rank 1", "queue.Queue().get()"),
+    "deep_in_c": (124, "DID NOT ARRIVE: rank 1", "ctypes.PyDLL(None).pause()"),
+    "one_less": (124, "DID NOT ARRIVE: rank 1: called 0 collectives", "dist.barrier()"),
+    "leaves": (1, "DID NOT ARRIVE: rank 1: ended", "rank 1 has ended its script"),
+    "bad_sample": (1, "FAILED FIRST: rank 1: KeyError: 'label'", '{}["label"]'),
+    "killed": (1, "FAILED FIRST: rank 1: killed by SIGKILL", "last seen at"),
+    "says_and_exits": (1, "FAILED FIRST: rank 1: exit code 7", "| no licence on this node"),
+    "late": (1, "DID NOT ARRIVE: rank 1", "queue.Queue().get()"),
+}
+
+
+def watched(case, after=4):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, STUCK, case]
+    words = ["-m", "ddp_course.diagnose", "--after", after, "--", sys.executable, *launch]
+    return python(*words, env={"DDP_COURSE_DEVICE": "cpu"})
+
+
+def still_running():
+    lines = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if str(STUCK) in line]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(case):
+    code, headline, line = CASES[case]
+    done = watched(case)
+    report = done.stdout.split("=" * 70)[1]
+    assert done.returncode == code, done.stdout
+    assert headline in report and line in report, report
+    first = re.search(r"stuck\.py:\d+ in (\w+)", report[report.index(headline) :])
+    assert case in ("leaves", "killed", "says_and_exits") or first[1] == case, report
+    assert not still_running()
+
+
+def test_a_launch_that_is_fine():
+    done = watched("fine")
+    assert done.returncode == 0 and "=" * 70 not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "what shall I run?"),
+        (["--", "no-such-command"], "there is no command no-such-command"),
+        (["--after", "0", "--", "true"], "--after takes seconds, more than 0"),
+    ],
+)
+def test_bad_command_line(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        diagnose.main(words)
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_launcher_that_fails_before_any_rank(capfd):
+    assert diagnose.main(["--", sys.executable, "-c", "raise SystemExit(5)"]) == 5
+    assert "FAILED before any rank had started" in capfd.readouterr().out
+
+
+# --- the judgement, on what ranks might have written
+
+STACK = {
+    "all_reduce": ("/x/site-packages/torch/distributed/distributed_c10d.py", "all_reduce"),
+    "send": ("/x/site-packages/torch/distributed/distributed_c10d.py", "send"),
+    "new_group": ("/x/site-packages/torch/distributed/distributed_c10d.py", "new_group"),
+    "sleep": ("/me/train.py", "sleeper"),
+}
+
+
+def rank(number, where, called=0, op=None, sizes=((4,),), group="0", status="running"):
+    """A state; `op` is a collective that is not finished."""
+    file, function = STACK[where]
+    last = {"op": f"gloo:{op}", "seq": called, "group": group, "sizes": sizes, "finished": False}
+    return {
+        "rank": number, "pid": 100 + number, "status": status, "error": None, "time": 0.0,
+        "world_size": 3, "stack": [["/me/train.py", 7, "main", ""], [file, 9, function, ""]],
+        "collectives": {"counts": {group: called}, "last": last if op else None},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "states, culprits, words",
+    [
+        ([rank(0, "all_reduce", 5, "all_reduce"), rank(1, "sleep", 4),
+          rank(2, "all_reduce", 5, "all_reduce")], [1],
+         "called 4 collectives, rank 0 is in number 5"),
+        ([rank(0, "all_reduce", 5, "all_reduce"), rank(1, "all_reduce", 5, "all_reduce"),
+          rank(2, "all_reduce", 5, "barrier", ())], [2], "disagree about collective number 5"),
+        ([rank(0, "all_reduce", 5, "all_reduce"), rank(1, "all_reduce", 5, "all_reduce", ((9,),)),
+          rank(2, "all_reduce", 5, "all_reduce")], [1], "all_reduce of ((9,),)"),
+        ([rank(r, "send") for r in range(3)], [0, 1, 2], "each waits for the other"),
+        ([rank(0, "new_group", 3), rank(1, "all_reduce", 4, "all_reduce"), rank(2, "new_group", 3)],
+         [1], "did not come to new_group, where ranks 0, 2 wait"),
+        ([rank(0, "all_reduce", 5, "all_reduce"), rank(1, "sleep", 5, status="ended"),
+          rank(2, "all_reduce", 5, "all_reduce")], [1], "ended while others still needed it"),
+        ([rank(r, "sleep") for r in range(3)], [0, 1, 2], "no rank waits for another"),
+        ([rank(r, "all_reduce", 5, "all_reduce") for r in range(3)], [], "same collective"),
+        ([rank(0, "all_reduce"), rank(1, "sleep"), rank(2, "all_reduce")], [1],
+         "did not come to all_reduce, where rank 0 waits"),
+    ],
+)  # fmt: skip
+def test_who_is_missing(states, culprits, words):
+    found, why = diagnose.who_is_missing([diagnose.stand_of(s) for s in states])
+    assert found == culprits and words in why
