@@ -44,7 +44,8 @@ OF_A_PEER = re.compile(
     "|closed the connection|Connection refused|Socket Timeout|clients joined|Timed out after",
     re.IGNORECASE,
 )
-BUILT_AT = r"\[/\S+\.\w+:\d+\] "  # gloo's errors begin with a file of the machine that built torch
+# gloo's errors begin with a file name on the machine that built torch.
+BUILT_AT = r"\[(enforce fail at )?/\S+\.\w+:\d+\] "
 
 
 @dataclass
@@ -87,10 +88,11 @@ class Stand:
         return f"waits in {self.call}" if self.call else "does not wait for anybody; it stands"
 
     def counted(self):
-        many = len(self.counts) > 1
+        many = sum(map(bool, self.counts.values())) > 1
         said = [
             f"{called} collectives called" + f" in group {group}" * many
             for group, called in self.counts.items()
+            if called
         ]
         if self.open:
             said.append(f"number {self.open['seq']}, {_named(self.open)}, is not finished")
@@ -120,8 +122,9 @@ def _waits_in(stack, unfinished):
     file, _, function, line = stack[-1]
     if unfinished and function == "_engine_run_backward":
         return "backward"
-    if file.endswith(DDP_FILE):
-        return "DDP(...)" if "__init__" in [f[2] for f in stack] else "DDP's forward"
+    inside = [f[2] for f in stack if f[0].endswith(DDP_FILE)]
+    if inside and (_of_distributed(file) or file.endswith(DDP_FILE)):
+        return "DDP(...)" if inside[0] == "__init__" else "DDP's forward"
     if _of_distributed(file):
         # Functions of torch call each other: the reader called the outermost.
         return next(f[2] for f in stack if _of_distributed(f[0]) and f[2] != "wrapper")
@@ -139,9 +142,7 @@ def _named(call):
 
 
 def _short(file):
-    with contextlib.suppress(ValueError):
-        return str(Path(file).relative_to(Path.cwd()))
-    return file
+    return min(file, os.path.relpath(file), key=len)
 
 
 def _ranks(numbers):
@@ -170,7 +171,8 @@ def who_is_missing(stands):
     if making and len(making) < len(stands):
         others = [s.rank for s in stands if s not in making]
         who = _ranks(s.rank for s in making)
-        return others, f"did not come to {making[0].call}, where {who} wait: all must call it"
+        call = making[0].call
+        return others, f"did not come to {call} (it holds up {who}): every rank must call it"
     for waiting in stands:  # the counts know, whatever the stacks look like
         if not waiting.open:
             continue
@@ -270,7 +272,7 @@ def explain_crash(states, exits, said):
     stand = stand_of({**state, "stack": stack or state["stack"]})
     lines.append(f"    {'at' if stack or state['error'] else 'last seen at'} {stand.place()}")
     lines += [f"        called from {_short(f[0])}:{f[1]} in {f[2]}" for f in stand.lines[-2::-1]]
-    text = text.split("Fatal Python error")[0].strip()  # from there on: the stacks, told above
+    text = re.sub(BUILT_AT, "", text.split("Fatal Python error")[0]).strip()  # then the stacks
     if text and not state["error"]:
         tail = text.splitlines()[-8:]
         lines += ["    the last lines of its stderr:", *(f"    | {line}" for line in tail)]
@@ -307,7 +309,7 @@ def _end(state, code, said):
             what += ": by hand, or by the kernel when memory ran out (see dmesg)"
         abort = re.findall(r"^ *what\(\): +(.*)|^Fatal Python error: (.*)", said, re.MULTILINE)
         if abort:
-            what += f" ({'; '.join(a or b for a, b in abort)})"
+            what += f" ({'; '.join(re.sub(BUILT_AT, '', a or b) for a, b in abort)})"
         text = what
         if died == "SIGTERM":  # torchrun ends the others so
             what = None

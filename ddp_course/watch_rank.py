@@ -42,12 +42,10 @@ def collectives():
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     found = json.loads(_dump_fr_trace_json(includeCollectives=True, onlyActive=False))
-    counts = {
-        group: int(status["last_enqueued_collective"])
-        for group, status in found.get("pg_status", {}).items()
-    }
-    for name in sys.modules["torch.distributed"].distributed_c10d._world.pg_names.values():
-        counts.setdefault(name, 0)  # the recorder knows a group from its first call on
+    # The recorder keeps groups that were destroyed, and knows a new one from its first call on.
+    alive = sys.modules["torch.distributed"].distributed_c10d._world.pg_names.values()
+    status = found.get("pg_status", {})
+    counts = {g: int(status.get(g, {}).get("last_enqueued_collective", 0)) for g in alive}
     calls = [e for e in found.get("entries", []) if not e.get("is_p2p")]
     # The oldest that is not finished is the one to wait for; else the last of all.
     open_calls = [e for e in calls if not e["retired"]]

@@ -103,7 +103,7 @@ def rank(number, where, called=0, op=None, sizes=((4,),), group="0", status="run
           rank(2, "all_reduce", 5, "all_reduce")], [1], "all_reduce of ((9,),)"),
         ([rank(r, "send") for r in range(3)], [0, 1, 2], "each waits for the other"),
         ([rank(0, "new_group", 3), rank(1, "all_reduce", 4, "all_reduce"), rank(2, "new_group", 3)],
-         [1], "did not come to new_group, where ranks 0, 2 wait"),
+         [1], "did not come to new_group (it holds up ranks 0, 2)"),
         ([rank(0, "all_reduce", 5, "all_reduce"), rank(1, "sleep", 5, status="ended"),
           rank(2, "all_reduce", 5, "all_reduce")], [1], "ended while others still needed it"),
         ([rank(r, "sleep") for r in range(3)], [0, 1, 2], "no rank waits for another"),

@@ -256,6 +256,73 @@ WRONG = {
         ("return (n - 1) / n * nbytes * 8 / seconds / 1e6", "How many steps has a ring"),
         ("return nbytes * 8 / seconds / 1e6", "How many steps has a ring"),
     ],
+    ("13_performance", "efficiencies"): [
+        ("return ddp / one, ddp / independent", "Against N"),
+        ("return ddp / (n * one), ddp / (n * independent)", "Against the machine"),
+        ("return ddp / (n * one)", "Return two numbers"),
+    ],
+    ("13_performance", "thief"): [
+        ("return 'loader' if max(loader) > 0.3 else wait.index(max(wait))", "Not the one that"),
+        (
+            "if max(wait) - min(wait) > 0.2:\n"
+            "        return wait.index(min(wait))\n"
+            "    return 'loader' if max(loader) > 0.3 else 'none'",
+            "Everybody waits",
+        ),
+        (
+            "if max(wait) - min(wait) > 0.2:\n"
+            "        return wait.index(min(wait))\n"
+            "    if min(wait) > 0.3:\n"
+            "        return 'communication'\n"
+            "    return 'loader' if max(loader) > 0.3 else 'none'",
+            "A slow loader comes first",
+        ),
+    ],
+    ("13_performance", "gain"): [
+        ("return times", "not the computing"),
+        (
+            "wire = nbytes / bandwidth\n    return (compute + wire) / (compute + wire / times)",
+            "A ring sends",
+        ),
+        (
+            "wire = 2 * (n - 1) / n * nbytes / bandwidth\n    return 1 + wire / compute",
+            "at the old and at the new speed",
+        ),
+    ],
+    ("12_pitfalls", "cause"): [
+        ("return min(errors, key=lambda e: e[1])[0]", "Leave out those about a peer"),
+        (
+            "own = [e for e in errors if 'RuntimeError' not in e[2]]\n"
+            "    return own[0][0] if own else errors[0][0]",
+            "then the earliest",
+        ),
+        ("return next(e[0] for e in errors if 'peer' not in e[2])", "in no order"),
+    ],
+    ("12_pitfalls", "missing"): [
+        ("return [r for r, n in enumerate(called) if n < max(called)]", "All called equally many"),
+        (
+            "rare = min(kinds.count(k) for k in kinds)\n"
+            "    return [r for r, k in enumerate(kinds) if kinds.count(k) == rare]",
+            "the kinds don't matter",
+        ),
+        ("return [called.index(min(called))]", "got"),
+    ],
+    ("12_pitfalls", "judge"): [
+        ("return 'own' if given == local else 'averaged'", "each rank's value"),
+        (
+            "mean = sum(local) / len(local)\n"
+            "    return 'averaged' if abs(given[0] - mean) < 0.01 else 'summed'",
+            "each rank's value",
+        ),
+        (
+            "n, total = len(local), sum(local)\n"
+            "    for word, want in (('averaged', total / n), ('summed', total)):\n"
+            "        if all(abs(g - want) < 1e-9 for g in given):\n"
+            "            return word\n"
+            "    return 'own' if given == local else 'other'",
+            "expected averaged",
+        ),
+    ],
     ("03_first_ddp_training", "plan_buckets"): [
         ("return [[i] for i in range(len(sizes) - 1)]", "in exactly one bucket"),
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
