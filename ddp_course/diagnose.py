@@ -141,6 +141,12 @@ def _named(call):
     return f"{call['op'].split(':')[-1]} of {call['sizes']}"
 
 
+def _kind(call):
+    """What must agree between ranks; a root gives more than the others."""
+    rooted = any(word in call["op"] for word in ("scatter", "gather", "all_to_all"))
+    return call["op"] if rooted else _named(call)
+
+
 def _short(file):
     return min(file, os.path.relpath(file), key=len)
 
@@ -183,13 +189,14 @@ def who_is_missing(stands):
             called = ", ".join(map(str, sorted(set(behind.values()))))
             why = f"called {called} collectives, rank {waiting.rank} is in number {seq}"
             return list(behind), f"{why} ({_named(waiting.open)})"
-    if len({_named(s.open) for s in stands if s.open}) > 1:
-        groups = Counter(_named(s.open) for s in stands if s.open).most_common()
-        few = [name for name, n in groups if n < groups[0][1]] or [name for name, _ in groups]
-        odd = [s.rank for s in stands if s.open and _named(s.open) in few]
-        seq = next(s.open["seq"] for s in stands if s.open)
-        said = "; ".join(f"rank {s.rank}: {_named(s.open)}" for s in stands if s.open)
-        return odd, f"the ranks disagree about collective number {seq}: {said}"
+    for meeting in {(s.open["group"], s.open["seq"]) for s in stands if s.open}:
+        there = [s for s in stands if s.open and (s.open["group"], s.open["seq"]) == meeting]
+        kinds = Counter(_kind(s.open) for s in there).most_common()
+        if len(kinds) > 1:
+            few = [kind for kind, n in kinds if n < kinds[0][1]] or [kind for kind, _ in kinds]
+            odd = [s.rank for s in there if _kind(s.open) in few]
+            said = "; ".join(f"rank {s.rank}: {_named(s.open)}" for s in there)
+            return odd, f"the ranks disagree about collective number {meeting[1]}: {said}"
     busy = [s.rank for s in stands if not s.call]
     if busy and len(busy) < len(stands):
         waits = next(s for s in stands if s.call)
@@ -231,8 +238,6 @@ def verdict(stands):
 def explain_hang(states, seconds, alive=None):
     """The report when no rank moves."""
     stands = [stand_of(s, alive is None or s["pid"] in alive) for _, s in sorted(states.items())]
-    if not stands:
-        return [f"HANG: {seconds:g} s, and no rank has started"]
     lines = [f"HANG: nothing has moved for {seconds:g} s", *verdict(stands), ""]
     missing = max(s["world_size"] for s in states.values()) - len(states)
     if missing:
@@ -282,11 +287,20 @@ def explain_crash(states, exits, said):
     return lines
 
 
+def _in_torch(error):
+    """Whether it came from communication: a connection of the script's own may fail, too."""
+    if not error["stack"]:
+        return False
+    file, _, function, source = error["stack"][-1]
+    waited = function == "_engine_run_backward" or re.search(r"\.(wait|get)\(", source)
+    return bool(waited) or _of_distributed(file) or file.endswith(DDP_FILE)
+
+
 def main_stack(text):
     """The main thread's stack in what faulthandler printed, outermost frame first."""
     for thread in text.split("most recent call first")[1:]:
         found = re.findall(r'File "(.*)", line (\d+) in (\S+)', thread.split("\n\n")[0])
-        if found and found[-1][2] == "<module>":
+        if "<module>" in [name for *_, name in found]:
             return [
                 [file, int(line), name, linecache.getline(file, int(line)).strip()]
                 for file, line, name in reversed(found)
@@ -302,8 +316,8 @@ def _end(state, code, said):
         first_line = text.split("\n")[0]
         what = f"{error['type']}: {re.sub(BUILT_AT, '', first_line)}"
     elif code is not None and code < 0:
-        died = signal.Signals(-code).name
-        text = said
+        names = {sign.value: sign.name for sign in signal.Signals}
+        died = names.get(-code, f"signal {-code}")
         what = f"killed by {died}"
         if died == "SIGKILL":
             what += ": by hand, or by the kernel when memory ran out (see dmesg)"
@@ -314,9 +328,9 @@ def _end(state, code, said):
         if died == "SIGTERM":  # torchrun ends the others so
             what = None
     elif code:
-        text = said.strip()
-        what = f"exit code {code}: {text.splitlines()[-1] if text else 'without a word'}"
-    of_a_peer = bool(what) and bool(OF_A_PEER.search(text))
+        text = (said.strip().splitlines() or ["without a word"])[-1]
+        what = f"exit code {code}: {text}"
+    of_a_peer = bool(what) and bool(OF_A_PEER.search(text)) and (not error or _in_torch(error))
     at = error["at"] if error else state["time"]
     return {"rank": state["rank"], "what": what, "of a peer": of_a_peer, "at": at, "died": died}
 
@@ -429,7 +443,7 @@ def _silent(state):
 
 def follow(launch, after):
     """Wait for the end of the launch, or for a hang: its report, or None."""
-    seen, since = {}, {None: time.monotonic()}
+    seen, since, told = {}, {None: time.monotonic()}, set()
     while launch.process.poll() is None:
         time.sleep(LOOK_EVERY)
         alive = launch.meet_family()
@@ -439,15 +453,25 @@ def follow(launch, after):
                 seen[rank], since[rank] = signature(state), now
         if not states:
             if now - since[None] > max(after, START):
-                return explain_hang({}, now - since[None])
+                warn(told, "no rank of torchrun is here yet: does it wait for other nodes?")
             continue
-        late = {r: now - since[r] > patience(s, after) for r, s in states.items()}
-        waiting = [r for r, s in states.items() if late[r] and stand_of(s).call]
-        busy = [r for r, s in states.items() if patience(s, after) > after and not late[r]]
-        if all(late.values()) or (waiting and not busy):
+        late = [r for r, s in states.items() if now - since[r] > patience(s, after)]
+        if len(late) == len(states):
             launch.ask_the_silent({r: s for r, s in states.items() if s["pid"] in alive})
             return explain_hang(states, after, alive)
+        for rank in late:
+            stand = stand_of(states[rank])
+            if stand.call and stand.status == "running":
+                place = f"in {stand.call} at {stand.place()}"
+                warn(told, f"rank {rank} has waited {after:g} s {place}; others still move")
     return None
+
+
+def warn(told, text):
+    """Say it once, and go on: whoever moves may be right to take long."""
+    if text not in told:
+        told.add(text)
+        sys.stderr.write(f"diagnose: {text}\n")
 
 
 def run(command, after):
@@ -457,7 +481,7 @@ def run(command, after):
     ----------
     command : list of str
     after : float
-        Seconds without any movement that count as a hang; choose more than your longest pause.
+        Seconds in which no rank moves that count as a hang; choose more than your longest pause.
 
     Returns
     -------

@@ -6,6 +6,7 @@ import traceback
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # DDP's constructor imports it: better now, see gc.freeze
 import torch.distributed as dist
 
 from ddp_course import results
@@ -43,6 +44,8 @@ def main(name, cases, deadly=None):
             found = _run((cases | deadly)[args.case], me, args.fixed, LONG)
             print(f"rank {me.rank}: {found}", flush=True)
             return
+        gc.collect()
+        gc.freeze()  # a collection after each case need not look at all of torch again
         found = {}
         for case, function in cases.items():
             broken, fixed = (_caught(function, me, fixed) for fixed in (False, True))

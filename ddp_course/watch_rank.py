@@ -39,9 +39,12 @@ def collectives():
     """
     if not getattr(sys.modules.get("torch.distributed"), "is_initialized", lambda: False)():
         return {}
-    from torch._C._distributed_c10d import _dump_fr_trace_json
+    from torch._C import _distributed_c10d as c10d
 
-    found = json.loads(_dump_fr_trace_json(includeCollectives=True, onlyActive=False))
+    # NCCL has a recorder of its own (never run here: no GPU).
+    nccl = "nccl" in sys.modules["torch.distributed"].get_backend()
+    dump = c10d._dump_nccl_trace_json if nccl else c10d._dump_fr_trace_json
+    found = json.loads(dump(includeCollectives=True, onlyActive=False))
     # The recorder keeps groups that were destroyed, and knows a new one from its first call on.
     alive = sys.modules["torch.distributed"].distributed_c10d._world.pg_names.values()
     status = found.get("pg_status", {})

@@ -99,7 +99,7 @@ def same_augmentation(me, fixed, group):
 
 
 def resumed_one_epoch_early(me, fixed, group):
-    """The checkpoint holds the number of the epoch that is through. Harm: epochs made twice."""
+    """In play: the checkpoint holds the epoch that is through. Harm: epochs made twice."""
     made, saved = [], 0
     for run in ("killed after two epochs", "resumed"):
         start = saved + 1 if fixed and run == "resumed" else saved

@@ -94,7 +94,7 @@ def swallowed_exception(me, fixed, group):
 
 
 def evaluated_on_rank_0(me, fixed, group):
-    """BatchNorm's buffers travel in every forward of the wrapper, in eval() too."""
+    """BatchNorm's buffers travel in the wrapper's forward, in eval() too."""
     ddp = wrap(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), group)
     steps(ddp, 2)
     if me.rank == 0:

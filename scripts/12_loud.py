@@ -95,10 +95,13 @@ def everything_frozen(me, fixed, group):
 
 
 def local_rank_argument(me, fixed, group):
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):  # argparse prints the message and exits without it
+            raise SystemExit(message)
+
+    parser = Parser()
     if not fixed:  # torch.distributed.launch passed --local-rank, torchrun doesn't
         parser.add_argument("--local-rank", type=int, required=True)
-    parser.error = lambda message: (_ for _ in ()).throw(SystemExit(message))
     args = parser.parse_args([])
     return {"local_rank": int(os.environ["LOCAL_RANK"]) if fixed else args.local_rank}
 
@@ -106,9 +109,7 @@ def local_rank_argument(me, fixed, group):
 def sync_batchnorm_on_cpu(me, fixed, group):
     model = nn.BatchNorm1d(6)
     model = model if fixed else nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    wrap(model, group)(
-        X
-    )  # fixed: on a CPU there is no SyncBN; lesson 08 reduces the statistics itself
+    wrap(model, group)(X)  # fixed: plain BatchNorm; by hand over the ranks in lesson 08
 
 
 def mean_of_integers(me, fixed, group):
@@ -140,7 +141,8 @@ def too_few_ranks(me, fixed, group):
 
 
 def wrong_interface(me, fixed, group):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if fixed else "eth-nowhere"
+    loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback if fixed else "eth-nowhere"
     try:
         dist.destroy_process_group(dist.new_group())
     finally:

@@ -68,7 +68,7 @@ def same_line_from_every_rank(me, fixed, group):
 
 
 def fork_after_threads(me, fixed, group):
-    """Harm: 1 if a forked child (a DataLoader worker) stands still in its first operation."""
+    """Harm: 1 if a forked child stands still in its first operation."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     a = torch.ones(400, 400)

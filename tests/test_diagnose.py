@@ -91,6 +91,30 @@ def rank(number, where, called=0, op=None, sizes=((4,),), group="0", status="run
     }  # fmt: skip
 
 
+def raised(number, text, at, file="/me/train.py"):
+    """A state of a rank that raised RuntimeError in a file."""
+    error = {"type": "RuntimeError", "text": text, "at": at, "stack": [[file, 3, "load", ""]]}
+    return rank(number, "sleep") | {"status": "raised", "error": error}
+
+
+@pytest.mark.parametrize(
+    "states, exits, headline",
+    [
+        # An error of the script's own may sound like one of a peer.
+        ([raised(0, "Connection reset by peer", 3.0, STACK["all_reduce"][0]),
+          raised(1, "s3://data: Connection refused", 4.0)], {}, "FAILED FIRST: rank 1"),
+        ([raised(0, "bad label", 2.0), raised(1, "no such file", 1.0)], {}, "FAILED FIRST: rank 1"),
+        ([rank(0, "sleep"), rank(1, "sleep")], {101: -40}, "rank 1: killed by signal 40"),
+        ([rank(0, "sleep"), rank(1, "sleep")], {100: -15, 101: -15}, "no rank said why"),
+        ([raised(0, "Timed out waiting 5ms", 3.0, STACK["all_reduce"][0]), rank(1, "sleep")], {},
+         "FAILED: rank 0 waited in vain"),
+    ],
+)  # fmt: skip
+def test_who_failed_first(states, exits, headline):
+    report = diagnose.explain_crash({s["rank"]: s for s in states}, exits, {})
+    assert headline in report[0], report
+
+
 @pytest.mark.parametrize(
     "states, culprits, words",
     [
@@ -108,6 +132,10 @@ def rank(number, where, called=0, op=None, sizes=((4,),), group="0", status="run
           rank(2, "all_reduce", 5, "all_reduce")], [1], "ended while others still needed it"),
         ([rank(r, "sleep") for r in range(3)], [0, 1, 2], "no rank waits for another"),
         ([rank(r, "all_reduce", 5, "all_reduce") for r in range(3)], [], "same collective"),
+        ([rank(0, "all_reduce", 5, "scatter"), rank(1, "all_reduce", 5, "scatter", ((4,), (4,))),
+          rank(2, "all_reduce", 5, "scatter")], [], "same collective"),  # the root gives more
+        ([rank(0, "all_reduce", 2, "all_reduce", group="a"), rank(1, "sleep"),
+          rank(2, "all_reduce", 3, "barrier", (), group="b")], [1], "did not come to all_reduce"),
         ([rank(0, "all_reduce"), rank(1, "sleep"), rank(2, "all_reduce")], [1],
          "did not come to all_reduce, where rank 0 waits"),
     ],
