@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
 
 from ddp_course import results
 from ddp_course.models import SmallCNN
@@ -27,21 +28,46 @@ def wait_for(device):
         torch.cuda.synchronize(device)
 
 
-def stepper(me, batch, group=None):
+def endless(loader):
+    while True:
+        yield from loader
+
+
+def stepper(me, batch, group=None, amp=False, bucket_mb=None, loader=False, dp=False):
     """A function that makes one training step; with a group, under DDP."""
     torch.manual_seed(0)
     model = SmallCNN(IMAGE).to(me.device)
-    images = torch.randn(batch, *IMAGE, device=me.device)
-    labels = torch.randint(0, 10, (batch,), device=me.device)
+    images, labels = torch.randn(batch, *IMAGE), torch.randint(0, 10, (batch,))
+    fixed = images.to(me.device), labels.to(me.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    net = DDP(model, process_group=group) if group else model
+    net = DDP(model, process_group=group, bucket_cap_mb=bucket_mb) if group else model
+    if dp:
+        net = torch.nn.DataParallel(model)
+    batches = endless(DataLoader(TensorDataset(images, labels), batch, pin_memory=True))
 
     def step():
+        x, y = (t.to(me.device, non_blocking=True) for t in next(batches)) if loader else fixed
         optimizer.zero_grad()
-        F.cross_entropy(net(images), labels).backward()
+        with torch.autocast(me.device.type, torch.bfloat16, enabled=amp):
+            loss = F.cross_entropy(net(x), y)
+        loss.backward()
         optimizer.step()
 
     return step
+
+
+def variants(me, n, group):
+    """What else a GPU box can compare, all with n GPUs. On a CPU: nothing of it helps."""
+    if me.device.type != "cuda" or n < 2 or me.rank >= n:
+        return {}
+    kinds = {
+        "weak, bfloat16": stepper(me, BATCH, group, amp=True),
+        "weak, from a loader": stepper(me, BATCH, group, loader=True),
+        "weak, buckets of 0.2 MB": stepper(me, BATCH, group, bucket_mb=0.2),
+    }
+    if me.rank == 0:  # one process, all GPUs
+        kinds["DataParallel"] = stepper(me, n * BATCH, dp=True)
+    return kinds
 
 
 def timed(work, times, group, device):
@@ -70,6 +96,11 @@ def measure(me):
                 kinds[f"all-reduce {nbytes} {n}"] = send, n
     names = [f"{kind} {n}" for n in sizes for kind in ("independent", "weak", "strong")]
     names += [f"all-reduce {nbytes} {n}" for n in sizes for nbytes in MESSAGES]
+    extra = variants(me, n, groups[n])
+    kinds |= {
+        f"{kind} {n}": (step, 1 if kind == "DataParallel" else n) for kind, step in extra.items()
+    }
+    names += [f"{kind} {n}" for kind in results.gather(list(extra))[0]]
     seconds = {name: [] for name in names}
     for _ in range(ROUNDS):
         for name in names:
