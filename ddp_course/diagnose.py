@@ -80,6 +80,10 @@ class Stand:
         file, line, function, source = self.lines[-1]
         return f"{_short(file)}:{line} in {function}" + (f":  {source}" if source else "")
 
+    def callers(self):
+        frames = self.lines[-2::-1]
+        return [f"        called from {_short(f[0])}:{f[1]} in {f[2]}" for f in frames]
+
     def does(self):
         if self.status == "ended":
             return "has ended its script"
@@ -215,11 +219,7 @@ def describe(stands):
     for s in stands:
         lines.append(f"rank {s.rank} {s.does()}" + ("" if s.status == "ended" else " at"))
         if s.status != "ended":
-            lines += [f"    {s.place()}"]
-            lines += [
-                f"        called from {_short(f[0])}:{f[1]} in {f[2]}" for f in s.lines[-2::-1]
-            ]
-            lines.append(f"    {s.counted()}")
+            lines += [f"    {s.place()}", *s.callers(), f"    {s.counted()}"]
     return lines
 
 
@@ -235,9 +235,9 @@ def verdict(stands):
     return lines
 
 
-def explain_hang(states, seconds, alive=None):
-    """The report when no rank moves."""
-    stands = [stand_of(s, alive is None or s["pid"] in alive) for _, s in sorted(states.items())]
+def explain_hang(states, seconds, alive):
+    """The report when no rank moves; `alive` holds the pids that still run."""
+    stands = [stand_of(s, s["pid"] in alive) for _, s in sorted(states.items())]
     lines = [f"HANG: nothing has moved for {seconds:g} s", *verdict(stands), ""]
     missing = max(s["world_size"] for s in states.values()) - len(states)
     if missing:
@@ -264,19 +264,16 @@ def explain_crash(states, exits, said):
         return ["FAILED, but no rank said why: see above what the launcher says"]
     first, rest = failed[0], failed[1:]
     if first["of a peer"]:
-        stands = [stand_of(s, alive=True) for _, s in sorted(states.items())]
-        lines = [
-            f"FAILED: {_ranks(e['rank'] for e in failed)} waited in vain",
-            *verdict(stands),
-            "",
-        ]
-        return lines + describe(stands) + [f"rank {e['rank']}: {e['what']}" for e in failed]
+        stands = [stand_of(s) for _, s in sorted(states.items())]
+        headline = f"FAILED: {_ranks(e['rank'] for e in failed)} waited in vain"
+        errors = [f"rank {e['rank']}: {e['what']}" for e in failed]
+        return [headline, *verdict(stands), "", *describe(stands), *errors]
     lines = [f"FAILED FIRST: rank {first['rank']}: {first['what']}"]
     state, text = states[first["rank"]], said.get(first["rank"], "")
     stack = main_stack(text)
     stand = stand_of({**state, "stack": stack or state["stack"]})
     lines.append(f"    {'at' if stack or state['error'] else 'last seen at'} {stand.place()}")
-    lines += [f"        called from {_short(f[0])}:{f[1]} in {f[2]}" for f in stand.lines[-2::-1]]
+    lines += stand.callers()
     text = re.sub(BUILT_AT, "", text.split("Fatal Python error")[0]).strip()  # then the stacks
     if text and not state["error"]:
         tail = text.splitlines()[-8:]
@@ -309,8 +306,8 @@ def main_stack(text):
 
 
 def _end(state, code, said):
-    """How a rank ended: {"rank", "what", "of a peer", "at", "died"}; what is None if well."""
-    error, what, died = state["error"], None, None
+    """How a rank ended: {"rank", "what", "of a peer", "at"}; what is None if well."""
+    error, what = state["error"], None
     if error:
         text = error["text"].strip()
         first_line = text.split("\n")[0]
@@ -332,7 +329,7 @@ def _end(state, code, said):
         what = f"exit code {code}: {text}"
     of_a_peer = bool(what) and bool(OF_A_PEER.search(text)) and (not error or _in_torch(error))
     at = error["at"] if error else state["time"]
-    return {"rank": state["rank"], "what": what, "of a peer": of_a_peer, "at": at, "died": died}
+    return {"rank": state["rank"], "what": what, "of a peer": of_a_peer, "at": at}
 
 
 # --- running the launch

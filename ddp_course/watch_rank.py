@@ -63,7 +63,7 @@ def collectives():
 
 
 class Watch:
-    """Writes rank-<RANK>-<pid>.json into the folder; a line of it is one dict."""
+    """Keeps rank-<RANK>-<pid>.json in the folder up to date: one dict, the state."""
 
     def __init__(self, folder):
         self.file = os.path.join(folder, f"rank-{os.environ['RANK']}-{os.getpid()}.json")
