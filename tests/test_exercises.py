@@ -328,6 +328,59 @@ WRONG = {
         ("return [list(range(len(sizes))), []]", "No bucket may be empty"),
         ("return [[i] for i in range(len(sizes))]", "before or after it goes over the cap"),
     ],
+    ("14_capstone", "share"): [
+        ("return order[step * batch :][rank::world_size]", "incomplete batch is in it"),
+        (
+            "whole = order[: len(order) // batch * batch]\n    return whole[rank::world_size]",
+            "images are left",
+        ),
+        (
+            "whole = order[: len(order) // batch * batch][step * batch :]\n"
+            "    n = len(whole) // world_size\n"
+            "    return whole[rank * n : rank * n + n]",
+            "exactly its own images",
+        ),
+    ],
+    ("15_interview", "bug"): [
+        ("return 'set_epoch_forgotten'", "Who has the loaded weights"),
+        ("return bug_reference(letter) if letter < 'D' else 'summed_loss'", "when it is clipped"),
+        ("return letter", "an epoch is over"),
+    ],
+    ("15_interview", "chunk_to_send"): [
+        ("return rank if step < n - 1 else (rank - 1) % n", "is in a sum twice"),
+        ("return (rank + step) % n", "lack a rank"),
+        ("return rank - step", "chunks"),
+    ],
+    ("15_interview", "sampler"): [
+        (
+            "g = torch.Generator().manual_seed(seed)\n"
+            "    order = torch.randperm(size, generator=g).tolist()\n"
+            "    total = -(-size // world_size) * world_size\n"
+            "    return (order * total)[:total][rank::world_size]",
+            "epoch 0's order",
+        ),
+        (
+            "g = torch.Generator().manual_seed(seed + epoch)\n"
+            "    return torch.randperm(size, generator=g).tolist()[rank::world_size]",
+            "Each rank draws ceil",
+        ),
+        ("return [rank] * -(-size // world_size)", "padded from its start"),
+    ],
+    ("15_interview", "average_in_backward"): [
+        ("pass", "each has its own"),
+        (
+            "def average(p):\n        p.grad.copy_(total(p.grad))\n\n"
+            "    for p in model.parameters():\n"
+            "        p.register_post_accumulate_grad_hook(average)",
+            "That is the sum",
+        ),
+        (
+            "def average(p):\n        total(p.grad) / n\n\n"
+            "    for p in model.parameters():\n"
+            "        p.register_post_accumulate_grad_hook(average)",
+            "each has its own",
+        ),
+    ],
 }
 
 
