@@ -1,12 +1,13 @@
 """One list of versions, one test command, and a clean style."""
 
+import base64
 import re
 import subprocess
 import sys
 import tomllib
 
 from launch import ROOT
-from lessons import NOTEBOOKS
+from lessons import NOTEBOOKS, code_cells, read
 from nbval.plugin import get_sanitize_patterns
 
 README = (ROOT / "README.md").read_text()
@@ -62,6 +63,15 @@ def test_readme_lists_every_lesson_and_script():
         assert f"notebooks/{path.name}" in README
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_picture_is_a_lesson_s():
+    """Executed again, a lesson may draw it anew: then copy it from the notebook's output."""
+    (name,) = re.findall(r"!\[[^\]]{40,}\]\(notebooks/(\w+\.png)\)", README)
+    cells = [c for path in NOTEBOOKS for c in code_cells(read(path))]
+    found = [out.get("data", {}).get("image/png") for c in cells for out in c.outputs]
+    stored = {base64.b64decode(data) for data in found if data}
+    assert (ROOT / "notebooks" / name).read_bytes() in stored
 
 
 def test_top_level():
