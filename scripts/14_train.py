@@ -3,7 +3,8 @@
     python scripts/14_train.py
     torchrun --standalone --nproc-per-node 2 scripts/14_train.py --data cifar10 --model resnet18
 
-Interrupted? Type the same line again, or give torchrun --max-restarts: it goes on where it was.
+Interrupted? The same line again, without --fresh, goes on at the last checkpoint; or give torchrun
+--max-restarts (on several nodes lesson 11 says how).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import math
 import os
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -30,25 +32,44 @@ from ddp_course.process_group import everywhere, process_group
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def at_least(least, kind=int):
+    def number(text):
+        if kind(text) < least:
+            raise argparse.ArgumentTypeError(f"type {least} or more")
+        return kind(text)
+
+    return number
+
+
 def settings(argv=None):
     p = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--data", default="digits", choices=data.NAMES, help="what to learn")
     p.add_argument("--root", default=results.ROOT / "data", help="downloads, or the folder")
     p.add_argument("--model", default="cnn", choices=("cnn", "resnet18"), help="what learns it")
-    p.add_argument("--epochs", type=int, default=20, help="rounds over the training images")
-    p.add_argument("--batch", type=int, default=64, help="images a step, all ranks together")
-    p.add_argument("--accumulate", type=int, default=1, help="micro-batches a step (lesson 06)")
+    p.add_argument("--epochs", type=at_least(1), default=20, help="rounds over the training images")
+    p.add_argument(
+        "--batch", type=at_least(1), default=64, help="images a step, all ranks together"
+    )
+    p.add_argument(
+        "--accumulate", type=at_least(1), default=1, help="micro-batches a step (lesson 06)"
+    )
     p.add_argument("--lr", type=float, default=0.01, help="highest learning rate")
-    p.add_argument("--warmup", type=int, default=20, help="steps until it is reached (lesson 08)")
+    p.add_argument(
+        "--warmup", type=at_least(0), default=20, help="steps until it is reached (lesson 08)"
+    )
     p.add_argument("--weight-decay", type=float, default=0.01, help="AdamW's")
-    p.add_argument("--clip", type=float, default=2.0, help="largest norm of the gradient")
-    p.add_argument("--shift", type=int, default=1, help="pixels to move an image at random")
+    p.add_argument(
+        "--clip", type=at_least(1e-6, float), default=2.0, help="largest norm of the gradient"
+    )
+    p.add_argument("--shift", type=at_least(0), default=1, help="pixels to move an image at random")
     p.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="lesson 07")
-    p.add_argument("--workers", type=int, default=0, help="loader processes of each rank")
+    p.add_argument("--workers", type=at_least(0), default=0, help="loader processes of each rank")
     p.add_argument("--seed", type=int, default=0, help="of weights, order and shifts")
     p.add_argument("--folder", default=results.path("14_train").with_suffix(""), help="to save in")
-    p.add_argument("--every", type=int, default=100, help="steps between checkpoints (lesson 09)")
-    p.add_argument("--fresh", action="store_true", help="delete its checkpoints and events first")
+    p.add_argument(
+        "--every", type=at_least(1), default=100, help="steps between checkpoints (lesson 09)"
+    )
+    p.add_argument("--fresh", action="store_true", help="begin anew: delete its checkpoints")
     return p.parse_args(argv)
 
 
@@ -86,7 +107,8 @@ class Training:
         if self.cuda and me.world_size > 1:  # on the CPU BatchNorm sees its own rank's images only
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model = model.to(me.device)
-        auto = "fp32" if not self.cuda else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+        bf16 = self.cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        auto = "bf16" if bf16 else "fp16" if self.cuda else "fp32"
         self.precision = auto if args.precision == "auto" else args.precision
         self.scaler = torch.amp.GradScaler(me.device.type, enabled=self.precision == "fp16")
         weights = self.model.parameters()
@@ -124,7 +146,8 @@ class Training:
         k, total = self.args.accumulate, 0.0
         for i in range(k):
             pixels, labels = next(batches)
-            pixels, labels = self.shifted(pixels, i).to(self.me.device), labels.to(self.me.device)
+            pixels = self.shifted(pixels.to(self.me.device, non_blocking=True), i)
+            labels = labels.to(self.me.device, non_blocking=True)
             with nullcontext() if i == k - 1 else ddp.no_sync():
                 with self.autocast():
                     loss = F.cross_entropy(ddp(pixels).float(), labels) / k
@@ -160,31 +183,49 @@ class Training:
     PARTS = ("model", "optimizer", "schedule", "scaler")
 
     def save(self):
-        keep = ("data", "model", "epochs", "batch", "lr", "warmup", "seed", "shift")
         state = {name: getattr(self, name).state_dict() for name in self.PARTS}
-        state["settings"] = {name: getattr(self.args, name) for name in keep}
+        state["settings"] = self.settings()
         checkpoint.save(self.args.folder, self.step, state)
 
-    def clear(self):
-        for pattern in ("step-*.pt", "events.out.tfevents.*"):
-            for path in Path(self.args.folder).glob(pattern):
-                path.unlink(missing_ok=True)  # another node may be faster
+    def settings(self):
+        """What must be the same when training goes on. Ranks and --accumulate may change."""
+        names = ["data", "model", "epochs", "batch", "lr", "warmup", "weight_decay"]
+        names += ["clip", "shift", "seed"]
+        options = {f"--{name.replace('_', '-')}": getattr(self.args, name) for name in names}
+        return options | {"--precision": self.precision, "images": len(self.images.train)}
+
+    def make_folder(self):
+        folder, restarts = Path(self.args.folder), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+        if self.args.fresh and restarts != "0" and os.environ["GROUP_WORLD_SIZE"] != "1":
+            raise CourseError(  # each node counts its own restarts: one may think it is the first
+                "--fresh with restarts on several nodes could delete this job's own checkpoints: "
+                "leave it out and name a new --folder"
+            )
+        try:
+            (folder / "events").mkdir(parents=True, exist_ok=True)
+            if self.args.fresh and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+                old = [*folder.glob(f"step-{'?' * 9}-{'?' * 16}.pt"), *folder.glob("events/*")]
+                for path in old:
+                    path.unlink(missing_ok=True)  # another node may be faster
+        except OSError as error:
+            raise CourseError(f"--folder {folder}: {error.strerror}; name another") from None
 
     def resume(self):
         """Go on where the newest checkpoint is, if there is one: on every rank."""
-        if self.args.fresh and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            everywhere(self.clear, first_of_node=True)
-        found = checkpoint.load(self.args.folder, fits=checkpoint.fits_model(self.model))
-        for name, value in (found.state["settings"] if found else {}).items():
-            if value != getattr(self.args, name):
+        everywhere(self.make_folder, first_of_node=True)
+        found = checkpoint.load(self.args.folder)
+        if not found:
+            return
+        was = found.state.get("settings", {})
+        for name, value in self.settings().items():
+            if was.get(name) != value:
                 raise CourseError(
-                    f"the checkpoint in {self.args.folder} was trained with --{name} {value}: "
-                    "type that, or name another --folder, or --fresh to begin anew"
+                    f"the checkpoint in {self.args.folder} has {name} {was.get(name)}, not {value}:"
+                    " type that, or name another --folder, or --fresh to begin anew"
                 )
-        if found:
-            for name in self.PARTS:
-                getattr(self, name).load_state_dict(found.state[name])
-            self.step = found.step
+        for name in self.PARTS:
+            getattr(self, name).load_state_dict(found.state[name])
+        self.step = found.step
 
 
 class Log:
@@ -198,7 +239,7 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter
 
             # Steps that a killed run wrote and this one makes again are dropped from the curves.
-            self.events = SummaryWriter(job.args.folder, purge_step=job.step + 1)
+            self.events = SummaryWriter(Path(job.args.folder, "events"), purge_step=job.step + 1)
 
     def curves(self, step, **points):
         for name, value in points.items() if self.on else ():
@@ -221,7 +262,7 @@ def train(args, me):
     ddp(torch.zeros(1, *job.images.shape, device=me.device)).sum().backward()
     job.model.train()
     job.resume()
-    log, first, busy, scores, speed = Log(job), job.step, 0.0, None, None
+    log, first, scores, speed = Log(job), job.step, None, None
     if first:
         log.say(f"goes on after step {first} of {job.total}")
     size, steps = args.batch // me.world_size // args.accumulate, job.sampler.steps
@@ -237,13 +278,14 @@ def train(args, me):
                 log.curves(job.step, train_rate=rate, train_gradient=norm)
             if job.step % args.every == 0 or job.step == job.total:
                 job.save()
-        busy += time.perf_counter() - began
         loss = torch.stack(losses).mean() / me.world_size
         dist.all_reduce(loss)
-        speed, scores = (job.step - first) * args.batch / busy, job.evaluate()
-        epoch, names = job.step // steps, ("test_accuracy", "test_loss")
-        log.curves(job.step, train_loss=loss, **dict(zip(names, scores)), speed_images=speed)
-        text = f"epoch {epoch}: loss {loss:.4f}, test accuracy {scores[0]:.4f}"
+        loss = loss.item()  # a GPU has done its work only now: so the clock stops after it
+        speed = len(losses) * args.batch / (time.perf_counter() - began)
+        scores = job.evaluate()
+        found = {"train_loss": loss, "test_accuracy": scores[0], "test_loss": scores[1]}
+        log.curves(job.step, speed_images=speed, **found)
+        text = f"epoch {job.step // steps}: loss {loss:.4f}, test accuracy {scores[0]:.4f}"
         log.say(f"{text}, {speed:.0f} images/s")
     report(job, log, first, scores or job.evaluate(), speed)
 
@@ -271,7 +313,7 @@ def alone():
 def main():
     args = settings()
     alone()
-    with process_group() as me:
+    with process_group(timeout=timedelta(minutes=10)) as me:
         train(args, me)
 
 

@@ -34,8 +34,8 @@ def test_the_same_line_again_goes_on(cases):
 
 
 def test_other_settings_are_refused(cases):
-    assert "was trained with --epochs 2: type that" in cases["longer"]["error"]
-    assert "is of another model" in cases["other model"]["error"]
+    assert "has --epochs 2, not 3: type that" in cases["longer"]["error"]
+    assert "has --model resnet18, not cnn: type that" in cases["other model"]["error"]
 
 
 def test_fresh_deletes_what_is_its_own(cases):

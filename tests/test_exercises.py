@@ -380,6 +380,16 @@ WRONG = {
             "        p.register_post_accumulate_grad_hook(average)",
             "each has its own",
         ),
+        (
+            "def average(p):\n"
+            "        p.grad.copy_(total(p.grad) / n)\n"
+            "        handles.pop().remove()\n\n"
+            "    handles = [\n"
+            "        p.register_post_accumulate_grad_hook(average)\n"
+            "        for p in model.parameters()\n"
+            "    ]",
+            "each has its own",
+        ),
     ],
 }
 

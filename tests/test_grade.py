@@ -42,6 +42,23 @@ WRONG = {
     "summed": (("loss.backward()", "(loss * me.world_size).backward()"), {"as one process"}),
     "rate_scaled": (("lr=0.05", "lr=0.1"), {"as one process"}),
     "own_half_only": (("    dist.all_reduce(right)\n", ""), {"accuracy"}),
+    "mean_of_means": (
+        ("    dist.all_reduce(right)\n",
+         "    right *= len(images) / len(mine) / me.world_size\n    dist.all_reduce(right)\n"),
+        {"accuracy"},
+    ),
+    "padded_evaluation": (
+        ("mine = Subset(images, range(me.rank, len(images), me.world_size))",
+         "mine = Subset(images, list(DistributedSampler(images, shuffle=False)))"),
+        {"accuracy"},
+    ),
+    "local_rank": (
+        (PRINT, PRINT.replace("me.rank", "me.local_rank")), {"rank 0 speaks"}
+    ),
+    "too_many_images": (
+        ("BATCH // me.world_size, sampler", "BATCH // me.world_size + 1, sampler"),
+        {"64 images a step"},
+    ),
     "one_rank_knows": ((RETURN, f"{RETURN} if me.rank == 0 else None"), {"accuracy"}),
     "all_write": (
         (f"    if me.rank == 0:\n        {MKDIR}\n        {SAVE}", f"    {MKDIR}\n    {SAVE}"),

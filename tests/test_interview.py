@@ -50,9 +50,9 @@ def asserts(path):
 
 
 def test_enough_questions():
-    assert len(QUESTIONS) >= 70
+    assert len(QUESTIONS) >= 100
     numbers = re.findall(r"<summary>(\d+)\. ", TEXT)
-    assert numbers == [str(i + 1) for i in range(len(numbers))] and len(numbers) >= 70
+    assert numbers == [str(i + 1) for i in range(len(numbers))] and len(numbers) >= 100
     assert TEXT.count(WRONGLY) > 20
 
 

@@ -88,7 +88,7 @@ def test_cells_are_short(path):
     for cell in code_cells(notebook):
         limit = 190 if cell.source.startswith("%%writefile") else 36
         if cell.source.startswith("%%writefile ../scripts/14_train.py"):
-            limit = 300  # a whole training, to take away
+            limit = 330  # a whole training, to take away
         assert len(cell.source.splitlines()) <= limit, cell.source[:60]
     for text in markdown(notebook):
         is_list = "|" in text or "<details>" in text or "\n- " in text

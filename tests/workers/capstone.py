@@ -40,7 +40,7 @@ def run(me, folder, words):
         return {"error": str(error)}
     dist.barrier()
     found = results.load("14_train")
-    found["files"] = sorted(p.name for p in args.folder.iterdir())
+    found["files"] = sorted(p.name for p in args.folder.rglob("*") if p.is_file())
     state = checkpoint.load(args.folder).state["model"]
     return found | {"weight": next(iter(state.values())).flatten()[:8].tolist()}
 
