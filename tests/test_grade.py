@@ -113,19 +113,14 @@ def test_wrong(seen, case):
     assert {name for name, p in answers.items() if not p.right} == WRONG[case][1], answers
 
 
-CRASH = ("optimizer.step()", 'raise KeyError("label")')
 HANG = ("    dist.all_reduce(right)", "    if me.rank == 0:\n        dist.all_reduce(right)")
 
 
-FATAL = [(CRASH, "KeyError: 'label'"), (HANG, "DID NOT ARRIVE: rank 1")]
-
-
-@pytest.mark.parametrize("change, words", FATAL, ids=("crash", "hang"))
-def test_does_not_end(change, words, tmp_path):
-    assert change[0] in RIGHT
-    (tmp_path / "mine.py").write_text(RIGHT.replace(*change, 1))
+def test_does_not_end(tmp_path):
+    assert HANG[0] in RIGHT
+    (tmp_path / "mine.py").write_text(RIGHT.replace(*HANG, 1))
     (point,) = grade.grade(tmp_path / "mine.py")
-    assert not point.right and words in point.said, point.said
+    assert not point.right and "DID NOT ARRIVE: rank 1" in point.said, point.said
     assert "mine.py:" in point.said  # the line
 
 
