@@ -1,6 +1,7 @@
 """What the lessons share; ``%load_ext ddp_course`` prepares a notebook."""
 
 import os
+import sys
 import sysconfig
 
 __version__ = "0.1.0"
@@ -22,16 +23,24 @@ def load_ipython_extension(shell):
     Raises
     ------
     IPython.core.error.UsageError
-        The environment variables wish for what the machine can't give.
+        The environment variables wish for what the machine can't give, or this kernel's Python
+        lacks a package that the course needs.
     """
     from IPython.core.error import UsageError
 
-    from ddp_course import hardware, plots
+    from ddp_course import hardware
 
     try:
+        from ddp_course import plots
+
         plan = hardware.plan()
     except hardware.CourseError as error:
         raise UsageError(str(error)) from None
+    except ModuleNotFoundError as error:  # of torch, in plan(); of matplotlib, in plots
+        raise UsageError(
+            f"{error.msg} in this kernel's Python, {sys.executable}: choose the kernel of the "
+            "course's .venv, or type  %pip install -e ..  in a cell and restart the kernel"
+        ) from None
     shell.system_raise_on_error = True
     scripts = sysconfig.get_path("scripts")
     if os.environ.get("PATH", "").split(os.pathsep)[0] != scripts:

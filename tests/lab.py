@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,28 +10,31 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launch import ROOT
+import psutil
+from launch import ROOT, copy_course
 from playwright.sync_api import TimeoutError as PageTimeout
+
+PROMPTS = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
+STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # JupyterLab shows tracebacks so, too
+ERROR = re.compile(r"Traceback \(most recent call last\)|UsageError")
 
 
 @contextmanager
 def jupyterlab(folder):
-    """Serve a copy of the lessons from folder, with a token; yields the address of /lab."""
-    for part in ("notebooks", "scripts"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    """Serve a copy of the course from folder, with a token; yields the address of /lab."""
+    env = copy_course(folder)
     settings = folder / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text(
         '{"windowingMode": "none"}'
     )  # every cell is in the page, not only those in view
-    env = {
-        **os.environ,
+    env |= {
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),  # without the user's own settings
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
-        "DDP_COURSE_RUNS": str(folder / "runs"),
     }
-    (folder / "runs").mkdir()
-    flags = ["--no-browser", "--ip=127.0.0.1", "--port=0", f"--ServerApp.root_dir={folder}"]
+    # No --ip and no token: both are what a reader gets who types the README's command.
+    flags = ["--no-browser", "--port=0", f"--ServerApp.root_dir={folder}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         flags.append("--allow-root")
     with open(folder / "lab.log", "w") as log:
@@ -42,11 +46,22 @@ def jupyterlab(folder):
             stderr=log,
         )
     try:
-        about = wait_for(lambda: _about(folder / "runtime"), 60)
+        about = wait_for(lambda: _about(folder), 60)
         yield f"{about['url']}lab", about["token"]
     finally:
+        below = psutil.Process(server.pid).children(recursive=True)
         server.terminate()
         server.wait(30)
+        _, alive = psutil.wait_procs(below, timeout=10)
+        for process in alive:
+            process.kill()
+        assert alive == [], "JupyterLab left these running"
+
+
+def processes(folder):
+    """The server that `jupyterlab` started in folder, its kernels, and what these have started."""
+    server = psutil.Process(_about(folder)["pid"])
+    return [server, *server.children(recursive=True)]
 
 
 def browser():
@@ -72,50 +87,54 @@ def chromium(width=1280, height=1600):
             started.close()
 
 
-def open_lesson(page, address, token, name):
+def open_lesson(page, address, token, name, folder=ROOT):
     """Open a notebook, wait for its last cell and its kernel; returns the prompts to expect."""
-    cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+    cells = json.loads((folder / f"notebooks/{name}.ipynb").read_text())["cells"]
     code = [c for c in cells if c["cell_type"] == "code"]
     count = len(code)
     page.goto(f"{address}/tree/notebooks/{name}.ipynb?token={token}&reset")
     page.wait_for_function(
         f"document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell').length == {count}"
     )
-    page.wait_for_selector("[data-status=idle]", state="attached")
+    # A cell started earlier goes nowhere, or ends in a dialog that asks for a kernel.
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
     # A cell with a folded source shows no prompt.
     folded = [c["metadata"].get("jupyter", {}).get("source_hidden", False) for c in code]
     return [f"[{i + 1}]:" for i in range(count) if not folded[i]]
 
 
-def run_all(page, numbered, seconds=400):
-    """Run all cells of a fresh kernel and wait for the last; returns the texts of errors."""
-    prompts = "[...document.querySelectorAll('.jp-NotebookPanel .jp-CodeCell .jp-InputPrompt')]"
-    error = "[data-mime-type='application/vnd.jupyter.error']"
-    started = f"{prompts}.some(p => p.innerText.includes('*'))"
+def start_all(page):
+    """Run All Cells; returns when the first has started."""
+    started = f"{PROMPTS}.some(p => p.innerText.includes('*'))"
     for patience in (20_000, 20_000, 80_000):  # a click before the page is ready goes nowhere
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
         with suppress(PageTimeout):
             page.wait_for_function(started, timeout=patience)
-            break
-    else:
-        status = page.locator("[data-status]").first.get_attribute("data-status")
-        raise AssertionError(f"no cell has started; the kernel is {status}")
+            return
+    status = page.locator("#jp-main-statusbar").inner_text()
+    raise AssertionError(f"no cell has started; the status bar says {status}")
+
+
+def run_all(page, numbered, seconds=400):
+    """Run all cells of a fresh kernel and wait for the last; returns the texts of errors."""
+    start_all(page)
     page.wait_for_function(
         f"""(() => {{
-            const seen = {prompts}.map(p => p.innerText.trim()).filter(Boolean);
-            return document.querySelector("{error}")
+            const seen = {PROMPTS}.map(p => p.innerText.trim()).filter(Boolean);
+            return [...document.querySelectorAll("{STDERR}")].some(e => e.innerText.match(
+                    {json.dumps(ERROR.pattern)}))
                 || ({json.dumps(numbered)}.every(n => seen.includes(n))
                     && !seen.some(text => text.includes("*")));
         }})()""",
         timeout=seconds * 1000,
     )
-    return page.locator(error).all_inner_texts()
+    return page.locator(STDERR).filter(has_text=ERROR).all_inner_texts()
 
 
-def _about(runtime):
+def _about(folder):
     """What the server wrote about itself, once it has finished writing."""
-    for file in Path(runtime).glob("jpserver-*.json"):
+    for file in Path(folder / "runtime").glob("jpserver-*.json"):
         with suppress(json.JSONDecodeError):
             return json.loads(file.read_text())
 
