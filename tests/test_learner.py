@@ -125,7 +125,7 @@ def test_kernel_of_another_environment(other_environment):
     assert status == "error" and text.endswith("No module named 'ddp_course'")
     # The cure: this environment as a kernel that every JupyterLab of this user offers.
     subprocess.run([sys.executable, *COMMAND.split()], check=True, capture_output=True)
-    which = "!command -v torchrun python"
+    which = "!command -v torchrun; command -v python"  # sh takes one name only
     before, first, after = run(which, FIRST, which, kernel="ddp_course")
     scripts = sysconfig.get_path("scripts")
     assert scripts not in before[1]
