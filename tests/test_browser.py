@@ -83,7 +83,7 @@ def test_interrupt(browser_is_there, course):
             for process in launched:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        assert "CalledProcessError" in error and "returned non-zero exit status 1" in error
+        assert "CalledProcessError" in error  # bash: exit status 1; sh: died with SIGINT
         assert "KeyboardInterrupt" in page.locator(".jp-NotebookPanel").inner_text()  # of the ranks
         last = page.locator(".jp-NotebookPanel .jp-CodeCell").nth(2)
         expect(last.locator(".jp-InputPrompt")).to_have_text("[ ]:", timeout=60_000)
