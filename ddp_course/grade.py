@@ -196,6 +196,10 @@ class _Tee:
         self.out.flush()
 
 
+def _weights(model):
+    return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+
+
 def look_on(script, folder):
     """Run a script's main() in this rank, and write to the folder what it did."""
     rank = int(os.environ["RANK"])
@@ -207,7 +211,7 @@ def look_on(script, folder):
     def watching(model, *args, **kwargs):
         inner = getattr(model, "module", model)
         seen["world"] = dist.get_world_size() if dist.is_initialized() else 1
-        seen["start"] = {k: v.detach().cpu().clone() for k, v in inner.state_dict().items()}
+        seen["start"] = _weights(inner)
 
         def keep(_, inputs):
             if inner.training and torch.is_grad_enabled():
@@ -227,8 +231,7 @@ def look_on(script, folder):
 
     def training(*args, **kwargs):
         model, accuracy = train(*args, **kwargs)
-        inner = getattr(model, "module", model)
-        seen["end"] = {k: v.detach().cpu().clone() for k, v in inner.state_dict().items()}
+        seen["end"] = _weights(getattr(model, "module", model))
         seen["accuracy"] = None if accuracy is None else float(accuracy)
         return model, accuracy
 

@@ -32,11 +32,6 @@ def headings(notebook):
     return [(len(marks), text) for cell in found for marks, text in cell]
 
 
-def anchor(heading):
-    """What JupyterLab calls a heading in a link."""
-    return heading.replace("`", "").replace(" ", "-")
-
-
 def written_scripts(notebook):
     """{script name: content} of the %%writefile cells."""
     found = {}

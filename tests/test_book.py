@@ -1,6 +1,5 @@
 """The reading edition: built once by its command, then read as files and in Chromium."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -134,11 +133,8 @@ def book(built):
 
 
 @pytest.fixture(scope="module")
-def reader(book):
+def reader(browser_is_there, book):
     """A page of Chromium; the addresses it asks for, and the errors of its scripts."""
-    if not lab.browser():
-        # Under CI a missing browser is a fault of the set-up, not a reason to look away.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
     with lab.chromium(width=1280, height=900) as page:
         page.asked, page.broken = [], []
         page.on("request", lambda request: page.asked.append(request.url))

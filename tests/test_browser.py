@@ -28,13 +28,6 @@ class Course(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def browser_is_there():
-    if not lab.browser():
-        # Under CI a missing browser is a fault of the set-up, not a reason to look away.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
-
-
-@pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """A copy of the course in JupyterLab."""
     folder = tmp_path_factory.mktemp("lab") / ODD_NAME

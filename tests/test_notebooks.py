@@ -9,13 +9,14 @@ from launch import ROOT
 from lessons import (
     NOTEBOOKS,
     SCRIPTS,
-    anchor,
     code_cells,
     headings,
     markdown,
     read,
     written_scripts,
 )
+
+from ddp_course.book import anchor
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 

@@ -1,7 +1,7 @@
 """Lesson 14's training with many settings in one launch: capstone.py FOLDER, writes cases.json."""
 
-import importlib.util
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,10 +11,7 @@ from ddp_course import checkpoint, results
 from ddp_course.hardware import CourseError
 from ddp_course.process_group import process_group
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/14_train.py"
-spec = importlib.util.spec_from_file_location("train", SCRIPT)
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+training = runpy.run_path(str(Path(__file__).resolve().parents[2] / "scripts/14_train.py"))
 JPEGS = ["--data", "folder", "--model", "resnet18", "--batch", "4", "--shift", "2"]
 CASES = {  # in this order: some go on in the folder of another
     "plain": ["--folder", "a", "--epochs", "2"],
@@ -32,10 +29,10 @@ CASES = {  # in this order: some go on in the folder of another
 
 
 def run(me, folder, words):
-    args = script.settings([*words, "--root", str(folder / "jpegs")])
+    args = training["settings"]([*words, "--root", str(folder / "jpegs")])
     args.folder = folder / args.folder
     try:
-        script.train(args, me)
+        training["train"](args, me)
     except CourseError as error:
         return {"error": str(error)}
     dist.barrier()
