@@ -100,6 +100,7 @@ class Training:
             )
         self.sampler = Share(most, args.batch, me, args.seed)
         self.total = args.epochs * self.sampler.steps
+        self.micro_batch = args.batch // pieces  # of this rank
         torch.manual_seed(args.seed)
         shape, classes = self.images.shape, self.images.classes
         cnn = args.model == "cnn"
@@ -173,9 +174,9 @@ class Training:
             labels = labels.to(self.me.device)
             with self.autocast():
                 out = self.model(pixels.to(self.me.device)).float()
-            right = (out.argmax(1) == labels).sum().item()
-            loss = F.cross_entropy(out, labels, reduction="sum").item()
-            sums += torch.tensor([right, loss, len(labels)], device=self.me.device)
+            sums[0] += (out.argmax(1) == labels).sum()  # no .item(): a GPU would be waited for
+            sums[1] += F.cross_entropy(out, labels, reduction="sum")
+            sums[2] += len(labels)
         self.model.train()
         dist.all_reduce(sums)
         return (sums[0] / sums[2]).item(), (sums[1] / sums[2]).item()
@@ -265,10 +266,10 @@ def train(args, me):
     log, first, scores, speed = Log(job), job.step, None, None
     if first:
         log.say(f"goes on after step {first} of {job.total}")
-    size, steps = args.batch // me.world_size // args.accumulate, job.sampler.steps
+    steps = job.sampler.steps
     while job.step < job.total:
         began, losses, job.sampler.start = time.perf_counter(), [], job.step
-        batches = iter(job.loader(job.images.train, size, job.sampler))
+        batches = iter(job.loader(job.images.train, job.micro_batch, job.sampler))
         for _ in range(job.step % steps, steps):  # what is left of this epoch
             rate = job.schedule.get_last_lr()[0]
             loss, norm = job.one_step(ddp, batches)
