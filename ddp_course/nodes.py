@@ -1,6 +1,8 @@
 """Several torchruns at once, as if each were started on a node of its own."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -60,10 +62,16 @@ def launch(commands, timeout=120.0, env=None):
 
 
 def free_port():
-    """A port of this machine that nobody listens on at the moment."""
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return s.getsockname()[1]
+    """A port of this machine that nobody uses at the moment.
+
+    Not one that the system gives away by itself (on Linux from 32768): until the launch comes to
+    listen, any outgoing connection could take it.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("", port))
+            return port
+    raise OSError("none of 100 ports between 20000 and 31999 is free")
 
 
 def _full(word):

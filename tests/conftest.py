@@ -4,6 +4,21 @@ import pytest
 
 # Notebooks that must fail; test_guard.py runs them in a pytest of their own.
 collect_ignore_glob = ["canaries/*"]
+TWO_HOSTS = ("tests/test_nodes.py", "notebooks/11_multi_node")
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is nothing to share out
+def pytest_xdist_make_scheduler(config, log):
+    """Workers take whole files: a module's fixture is one launch, a notebook one kernel."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            # Both build the two hosts, which have one name each: never at the same time.
+            return "two hosts" if file in TWO_HOSTS else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item):

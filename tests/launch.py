@@ -25,7 +25,7 @@ def python(*args, env=None, timeout=120, cwd=ROOT):
 
 def torchrun(script, *args, ranks=2, flags=("--standalone",), **kwargs):
     """Run a script on the ranks of one node; the return code and output as `python`."""
-    launcher = ["-m", "torch.distributed.run", *flags, "--nproc-per-node", ranks]
+    launcher = [ROOT / "tests/workers/torchrun_once.py", *flags, "--nproc-per-node", ranks]
     return python(*launcher, script, *args, **kwargs)
 
 

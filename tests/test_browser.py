@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import psutil
 import pytest
-from launch import ODD_NAME
+from launch import ODD_NAME, ROOT
 from playwright.sync_api import expect
 
 from ddp_course import plots
@@ -37,19 +37,23 @@ def course(tmp_path_factory):
 
 @pytest.mark.timeout(500)
 def test_run_all(browser_is_there, course):
+    """Lesson 00 in a folder of such a name: it writes its script and launches it there."""
+    script = course.folder / "scripts/00_hello.py"
+    script.unlink()
     with lab.chromium() as page:
         prompts = lab.open_lesson(page, course.address, course.token, LESSON)
         assert lab.run_all(page, prompts) == []
         text = page.locator(".jp-NotebookPanel").inner_text()
         assert "so the ranks talk to each other" in text
-        assert "ranks still running: []" in text
+        ranks = json.loads((course.folder / "runs/00_hello.json").read_text())["ranks"]
+        assert f"1 + ... + {len(ranks)} = " in text and "ranks still running: []" in text
         images = page.locator(".jp-NotebookPanel .jp-RenderedImage img")
         assert images.count() == 2
         folded = page.locator("details").first
         assert not folded.evaluate("d => d.open")
         folded.locator("summary").click()
         assert folded.evaluate("d => d.open")
-    assert (course.folder / "runs/00_hello.json").exists()
+    assert script.read_bytes() == (ROOT / "scripts/00_hello.py").read_bytes()
 
 
 def test_interrupt(browser_is_there, course):

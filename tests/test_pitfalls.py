@@ -1,28 +1,36 @@
-"""Lesson 12's cases alone, as in real life: diagnose names the rank and the line.
+"""Lesson 12's hangs and deaths: diagnose names the rank and the line.
 
 That each case shows its symptom and is clean when fixed, and that the audit names the silent ones,
-the lesson asserts itself. Here is what needs a launch for each case.
+the lesson asserts itself.
 """
 
 import re
 import sys
+import time
 
 import pytest
 from launch import ROOT, python
 
+from ddp_course import diagnose
+
 BOTH = "DID NOT MEET: ranks 0, 1"
 ONE = "DID NOT ARRIVE: rank 1"
-# (script, case): the headline, and the function or the line that it names.
-CASES = {
-    ("hanging", "unequal_batches"): (BOTH, "dist.barrier(group)"),
-    ("hanging", "only_on_rank_0"): (BOTH, "dist.all_reduce(loss, group=group)"),
-    ("hanging", "hidden_in_a_save"): (BOTH, "optimizer.consolidate_state_dict(to=0)"),
-    ("hanging", "skipped_batch"): (BOTH, "dist.barrier(group)"),
-    ("hanging", "swallowed_exception"): (BOTH, "dist.barrier(group)"),
-    ("hanging", "evaluated_on_rank_0"): (BOTH, "model.eval()(torch.randn(8, 6))"),
+STILL = 1.5  # seconds without a move, in a hang of 5
+# Case: the headline, and the line that it names.
+HANGS = {
+    "unequal_batches": (BOTH, "dist.barrier(group)"),
+    "only_on_rank_0": (BOTH, "dist.all_reduce(loss, group=group)"),
+    "hidden_in_a_save": (BOTH, "optimizer.consolidate_state_dict(to=0)"),
+    "early_stop": (BOTH, "dist.barrier(group)"),
+    "skipped_batch": (BOTH, "dist.barrier(group)"),
+    "swallowed_exception": (BOTH, "dist.barrier(group)"),
+    "evaluated_on_rank_0": (BOTH, "model.eval()(torch.randn(8, 6))"),
+    "other_order": (BOTH, "dist.broadcast(b, 0, group=group)"),
+    "send_and_send": (f"{BOTH}: each waits for the other", "dist.send(mine, peer"),
+}
+# (script, case), which end their launch.
+DEATHS = {
     ("hanging", "slow_on_rank_0"): ("DID NOT ARRIVE: rank 0", "time.sleep(3)"),
-    ("hanging", "other_order"): (BOTH, "dist.broadcast(b, 0, group=group)"),
-    ("hanging", "send_and_send"): (f"{BOTH}: each waits for the other", "dist.send(mine, peer"),
     ("hanging", "unused_on_one_rank"): ("FAILED FIRST: rank 1: RuntimeError: Expected to have", ""),
     ("hanging", "group_on_some_ranks"): (
         f"{ONE}: did not come to new_group",
@@ -33,14 +41,51 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("family, case", CASES)
-def test_diagnosed(family, case):
-    headline, line = CASES[family, case]
+def names(report, headline, line, case):
+    """Does the report say so, and place it in this case?"""
+    named = report[report.index(headline) :].split("\n\n")[0]
+    return line in named and re.search(rf"in ({case}|steps)\b", named)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """{case: report}: one launch, in which each hang lasts until its timeout."""
+    folder, found, seen, since = tmp_path_factory.mktemp("watched"), {}, None, 0.0
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [ROOT / "tests/workers/hanging.py", ROOT / "scripts/12_hanging.py"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_COURSE_RUNS", str(folder))
+        watched = diagnose.Launch([sys.executable, *launch, *map(str, script)], folder)
+    try:
+        while watched.process.poll() is None:
+            time.sleep(0.2)
+            states, alive = watched.states(), watched.meet_family()
+            now = [diagnose.signature(state) for _, state in sorted(states.items())]
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif len(states) == 2 and time.monotonic() - since > STILL:
+                where = {frame[2] for state in states.values() for frame in state["stack"]}
+                for case in where & set(HANGS):
+                    report = diagnose.explain_hang(states, STILL, alive)
+                    found.setdefault(case, "\n".join(report))
+    finally:
+        watched.end()
+    assert watched.process.returncode == 0, watched.printed
+    return found
+
+
+@pytest.mark.parametrize("case", HANGS)
+def test_hang(reports, case):
+    assert names(reports[case], *HANGS[case], case), reports[case]
+
+
+@pytest.mark.parametrize("family, case", DEATHS)
+def test_death(family, case):
+    """Alone and by the command line, as in real life."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     script = [ROOT / f"scripts/12_{family}.py", "--case", case]
     watch = ["-m", "ddp_course.diagnose", "--after", 4, "--", sys.executable]
     done = python(*watch, *launch, *script)
     assert done.returncode not in (0, 2), done.stdout
     report = done.stdout.split("=" * 70)[1]
-    named = report[report.index(headline) :].split("\n\n")[0]
-    assert line in named and re.search(rf"in ({case}|steps)\b", named), report
+    assert names(report, *DEATHS[family, case], case), report
