@@ -427,7 +427,10 @@ def signature(state):
 
 
 def patience(state, after):
-    """Imports may stand long on one line (a cold disk), and may let no other thread write."""
+    """Imports may stand long on one line (a cold disk), and may let no other thread write; an
+    interpreter that ends takes its time."""
+    if state["status"] == "raised":  # torchrun sees that it ended, and ends the others
+        return max(after, 30)
     if _silent(state):
         return max(after, 10)
     importing = any("<frozen importlib" in frame[0] for frame in state["stack"])
