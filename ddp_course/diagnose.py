@@ -32,6 +32,7 @@ from ddp_course import watch_rank
 HUNG, USAGE = 124, 2
 LOOK_EVERY = 0.5  # seconds
 START = 60.0  # seconds for torchrun, and for importing torch
+END = 30.0  # seconds for ranks to end, and for torchrun to end the others
 LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages", "<frozen", "<string>")
 HERE = str(Path(__file__).parent)
 DDP_FILE = "torch/nn/parallel/distributed.py"
@@ -427,14 +428,17 @@ def signature(state):
 
 
 def patience(state, after):
-    """Imports may stand long on one line (a cold disk), and may let no other thread write; an
-    interpreter that ends takes its time."""
-    if state["status"] == "raised":  # torchrun sees that it ended, and ends the others
-        return max(after, 30)
+    """Imports may stand long on one line (a cold disk), and may let no other thread write."""
     if _silent(state):
         return max(after, 10)
     importing = any("<frozen importlib" in frame[0] for frame in state["stack"])
     return max(after, START) if importing else after
+
+
+def leaving(states):
+    """Is torchrun about to end the launch by itself? On a busy machine that takes a while."""
+    found = {state["status"] for state in states.values()}
+    return "raised" in found or "running" not in found
 
 
 def _silent(state):
@@ -455,7 +459,8 @@ def follow(launch, after):
             if now - since[None] > max(after, START):
                 warn(told, "no rank of torchrun is here yet: does it wait for other nodes?")
             continue
-        late = [r for r, s in states.items() if now - since[r] > patience(s, after)]
+        wait = max(after, END) if leaving(states) else after
+        late = [r for r, s in states.items() if now - since[r] > patience(s, wait)]
         if len(late) == len(states):
             launch.ask_the_silent({r: s for r, s in states.items() if s["pid"] in alive})
             return explain_hang(states, after, alive)

@@ -51,6 +51,14 @@ def test_a_launch_that_is_fine():
     assert done.returncode == 0 and "=" * 70 not in done.stdout, done.stdout
 
 
+def test_a_launch_that_is_ending_is_given_time():
+    """All have ended, or one raised and torchrun ends the others: that is no hang."""
+    waits, gone = rank(0, "all_reduce"), rank(1, "sleep", status="ended")
+    assert diagnose.leaving({0: waits, 1: raised(1, "bad label", at=2.0)})
+    assert diagnose.leaving({0: gone, 1: gone})
+    assert not diagnose.leaving({0: waits, 1: gone}) and not diagnose.leaving({0: waits, 1: waits})
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
