@@ -1,7 +1,7 @@
-"""Every script under torchrun, as a reader would start it in a terminal.
+"""Every script under torchrun, on two ranks and where it matters on four.
 
-The lessons launch their scripts, too, and nbval runs the lessons: here are the launches that no
-lesson makes, and the proof that every script has one.
+The lessons launch their scripts as a reader does, and nbval runs the lessons: here are the launches
+that no lesson makes, and the proof that every script has one.
 """
 
 import re
@@ -60,5 +60,5 @@ def test_script_on_gpus(script, tmp_path):
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cuda"}
     flags = FLAGS.get(script.stem, ["--standalone"])
     ranks = 4 if script.stem in NEEDS_FOUR else 2
-    done = torchrun(script, ranks=ranks, env=env, flags=flags)
+    done = torchrun(script, ranks=ranks, env=env, flags=flags, fork=False)  # no fork once CUDA runs
     assert done.returncode == 0, done.stdout
