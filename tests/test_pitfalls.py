@@ -28,9 +28,9 @@ HANGS = {
     "other_order": (BOTH, "dist.broadcast(b, 0, group=group)"),
     "send_and_send": (f"{BOTH}: each waits for the other", "dist.send(mine, peer"),
 }
-# (script, case), which end their launch.
+# (script, case), which end their launch. Not slow_on_rank_0, whose second is over before a slow
+# machine has looked: test_diagnose.py has the same with more time, "late".
 DEATHS = {
-    ("hanging", "slow_on_rank_0"): ("DID NOT ARRIVE: rank 0", "time.sleep(3)"),
     ("hanging", "unused_on_one_rank"): ("FAILED FIRST: rank 1: RuntimeError: Expected to have", ""),
     ("hanging", "group_on_some_ranks"): (
         f"{ONE}: did not come to new_group",
