@@ -15,6 +15,7 @@ from ddp_course import diagnose
 
 BOTH = "DID NOT MEET: ranks 0, 1"
 ONE = "DID NOT ARRIVE: rank 1"
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 STILL = 1.5  # seconds without a move, in a hang of 5
 # Case: the headline, and the line that it names.
 HANGS = {
@@ -51,11 +52,10 @@ def names(report, headline, line, case):
 def reports(tmp_path_factory):
     """{case: report}: one launch, in which each hang lasts until its timeout."""
     folder, found, seen, since = tmp_path_factory.mktemp("watched"), {}, None, 0.0
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = [ROOT / "tests/workers/hanging.py", ROOT / "scripts/12_hanging.py"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDP_COURSE_RUNS", str(folder))
-        watched = diagnose.Launch([sys.executable, *launch, *map(str, script)], folder)
+        watched = diagnose.Launch([*LAUNCH, *map(str, script)], folder)
     try:
         while watched.process.poll() is None:
             time.sleep(0.2)
@@ -82,10 +82,9 @@ def test_hang(reports, case):
 @pytest.mark.parametrize("family, case", DEATHS)
 def test_death(family, case):
     """Alone and by the command line, as in real life."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     script = [ROOT / f"scripts/12_{family}.py", "--case", case]
-    watch = ["-m", "ddp_course.diagnose", "--after", 4, "--", sys.executable]
-    done = python(*watch, *launch, *script)
+    watch = ["-m", "ddp_course.diagnose", "--after", 4, "--"]
+    done = python(*watch, *LAUNCH, *script)
     assert done.returncode not in (0, 2), done.stdout
     report = done.stdout.split("=" * 70)[1]
     assert names(report, *DEATHS[family, case], case), report
