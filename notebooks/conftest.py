@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "scripts"
+if not os.environ.get("DDP_COURSE_COLD"):  # what the cells launch starts faster, see there
+    own, rest = ROOT / "tests/forked_ranks", os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(own), *([rest] if rest else [])])
 
 
 def _is_cell(item):

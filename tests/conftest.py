@@ -1,6 +1,11 @@
 import os
+from pathlib import Path
 
 import pytest
+
+if not os.environ.get("DDP_COURSE_COLD"):
+    own, rest = Path(__file__).parent / "forked_ranks", os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(own), *([rest] if rest else [])])
 
 # Notebooks that must fail; test_guard.py runs them in a pytest of their own.
 collect_ignore_glob = ["canaries/*"]

@@ -23,13 +23,9 @@ def python(*args, env=None, timeout=120, cwd=ROOT):
     )
 
 
-def torchrun(script, *args, ranks=2, flags=("--standalone",), fork=True, **kwargs):
-    """Run a script on the ranks of one node; the return code and output as `python`.
-
-    The ranks are forks, which import nothing anew; without fork they start as a reader's do.
-    """
-    once, usual = [ROOT / "tests/workers/torchrun_once.py"], ["-m", "torch.distributed.run"]
-    launcher = [*(once if fork else usual), *flags, "--nproc-per-node", ranks]
+def torchrun(script, *args, ranks=2, flags=("--standalone",), **kwargs):
+    """Run a script on the ranks of one node; the return code and output as `python`."""
+    launcher = ["-m", "torch.distributed.run", *flags, "--nproc-per-node", ranks]
     return python(*launcher, script, *args, **kwargs)
 
 

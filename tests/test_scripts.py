@@ -60,5 +60,5 @@ def test_script_on_gpus(script, tmp_path):
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cuda"}
     flags = FLAGS.get(script.stem, ["--standalone"])
     ranks = 4 if script.stem in NEEDS_FOUR else 2
-    done = torchrun(script, ranks=ranks, env=env, flags=flags, fork=False)  # no fork once CUDA runs
+    done = torchrun(script, ranks=ranks, env=env, flags=flags)
     assert done.returncode == 0, done.stdout

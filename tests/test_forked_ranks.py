@@ -1,0 +1,20 @@
+"""A rank that the tests fork is like one that torchrun starts."""
+
+import re
+import sys
+
+import pytest
+from launch import ROOT, torchrun
+
+FACTS = ROOT / "tests/workers/facts.py"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_like_a_cold_one():
+    """What it sees, what it prints when it raises, what runs after that, what torchrun says."""
+    forked, cold = (
+        torchrun(FACTS, "one argument", ranks=1, env=env) for env in ({}, {"PYTHONPATH": ""})
+    )
+    said = [re.sub(r"\d\d:\d\d:\d\d\S*( \d+)?|pid: \d+", "", x.stdout) for x in (forked, cold)]
+    assert said[0] == said[1]
+    assert "atexit was here" in said[0] and "a thread was waited for" in said[0]
