@@ -45,6 +45,11 @@ class Fork:
             time.sleep(0.01)
 
 
+def unbuffered(file):
+    raw = io.FileIO(file.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(raw, file.encoding, file.errors, write_through=True)
+
+
 def start_as_python_does(env):
     """Run the first sitecustomize: that of ddp_course.diagnose, if it watches this launch."""
     path = env.get("PYTHONPATH", "").split(os.pathsep)
@@ -66,8 +71,7 @@ def become(args, env):
     is_module = args[2] == "-m"
     sys.argv = list(args[2 + is_module :])
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(args[2]))
-    for file in (sys.stdout, sys.stderr):
-        file.reconfigure(write_through=True)  # python -u
+    sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)  # python -u
     code = 0
     try:
         start_as_python_does(env)
@@ -97,6 +101,7 @@ if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.
     import ctypes
     import importlib.machinery
     import importlib.util
+    import io
     import runpy
     import signal
     import subprocess

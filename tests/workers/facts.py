@@ -18,6 +18,7 @@ class Mine:
 
 def main():
     handlers = {int(n): str(signal.getsignal(n)) for n in signal.valid_signals()}
+    out = (sys.stdout, sys.stderr)
     facts = {
         "name": __name__,
         "file": __file__,
@@ -32,7 +33,7 @@ def main():
         "open files": len(os.listdir("/proc/self/fd")),
         "torch on the stack": any("torch" in f.filename for f in traceback.extract_stack()),
         "pickled": type(pickle.loads(pickle.dumps(Mine()))) is Mine,
-        "line buffered": [sys.stdout.line_buffering, sys.stdout.write_through],
+        "output": [[f.encoding, f.errors, f.write_through, type(f.buffer).__name__] for f in out],
     }
     print(json.dumps(facts, indent=1))
     atexit.register(print, "atexit was here")
