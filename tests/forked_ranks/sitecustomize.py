@@ -16,13 +16,35 @@ IS_TORCHRUN = os.path.basename(sys.argv[0]) == "torchrun" or (
 HAS_GPU = os.path.exists("/proc/driver/nvidia")  # CUDA does not survive a fork
 
 
-class Fork:
-    """What torchrun needs of subprocess.Popen."""
+def import_what_is_used(script):
+    """Once for all ranks, by a word of the script; what is not found here, each imports itself."""
+    gc.disable()  # all that is imported stays: looking for garbage takes a third of the time
+    text = "DDP data" if script == "-m" else pathlib.Path(script).read_text()
+    if "DDP" in text or "optim" in text:
+        import torch._dynamo  # noqa: F401  every optimizer's and DDP's constructor imports it
+    if "data" in text:
+        import sklearn.datasets
+        import sklearn.model_selection  # noqa: F401  for the digits
+    gc.freeze()
+    gc.enable()
 
-    def __init__(self, args, env, stdout, stderr, start_new_session):
+
+def start(args, env, stdout, stderr, start_new_session):
+    """In the place of subprocess.Popen."""
+    if args[1] == "-u" and (args[2] == "-m" or os.path.isfile(args[2])):
+        return Fork(args, env, stdout, stderr)
+    usual = {"stdout": stdout, "stderr": stderr, "start_new_session": start_new_session}
+    return subprocess.Popen(args, env=env, **usual)  # not Python, or no such script
+
+
+class Fork:
+    """What torchrun needs of a subprocess.Popen."""
+
+    def __init__(self, args, env, stdout, stderr):
         sys.stdout.flush()
         sys.stderr.flush()
         self.returncode = None
+        import_what_is_used(args[2])
         self.pid = os.fork()
         if self.pid == 0:
             for number, file in ((1, stdout), (2, stderr)):
@@ -95,24 +117,20 @@ def become(args, env):
 
 
 if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.environ:
-    import gc
-
-    gc.disable()  # all that is imported stays: looking for garbage takes a third of the time
     import ctypes
+    import gc
     import importlib.machinery
     import importlib.util
     import io
+    import pathlib
     import runpy
     import signal
     import subprocess
     import time
 
     import greenlet
-    import sklearn.datasets
-    import sklearn.model_selection  # noqa: F401  for the digits
-    import torch._dynamo  # noqa: F401  every optimizer's and DDP's constructor imports it
+
+    gc.disable()
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    subprocess_handler.Popen = Fork
-    gc.enable()
-    gc.freeze()
+    subprocess_handler.Popen = start
