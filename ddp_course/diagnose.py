@@ -268,21 +268,29 @@ def explain_crash(states, exits, said):
         stands = [stand_of(s) for _, s in sorted(states.items())]
         headline = f"FAILED: {_ranks(e['rank'] for e in failed)} waited in vain"
         errors = [f"rank {e['rank']}: {e['what']}" for e in failed]
-        return [headline, *verdict(stands), "", *describe(stands), *errors]
+        # One that left may have said why. Its exit code is lost if torchrun ended it meanwhile.
+        left = [r for r, s in states.items() if s["status"] == "ended"]
+        words = [line for r in left for line in _last_words(said.get(r, ""), f"rank {r}'s")]
+        return [headline, *verdict(stands), "", *describe(stands), *words, *errors]
     lines = [f"FAILED FIRST: rank {first['rank']}: {first['what']}"]
     state, text = states[first["rank"]], said.get(first["rank"], "")
     stack = main_stack(text)
     stand = stand_of({**state, "stack": stack or state["stack"]})
     lines.append(f"    {'at' if stack or state['error'] else 'last seen at'} {stand.place()}")
     lines += stand.callers()
-    text = re.sub(BUILT_AT, "", text.split("Fatal Python error")[0]).strip()  # then the stacks
-    if text and not state["error"]:
-        tail = text.splitlines()[-8:]
-        lines += ["    the last lines of its stderr:", *(f"    | {line}" for line in tail)]
+    if not state["error"]:
+        lines += _last_words(text, "its")
     for e in rest:
         after = "because of it" if e["of a peer"] else "too"
         lines.append(f"then {after}: rank {e['rank']}: {e['what']}")
     return lines
+
+
+def _last_words(text, whose):
+    """The end of what a rank printed on stderr, before the stacks of a fatal error."""
+    tail = re.sub(BUILT_AT, "", text.split("Fatal Python error")[0]).strip().splitlines()[-8:]
+    title = [f"    the last lines of {whose} stderr:"] if tail else []
+    return title + [f"    | {line}" for line in tail]
 
 
 def _in_torch(error):

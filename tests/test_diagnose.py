@@ -18,7 +18,8 @@ CASES = {
     "leaves": (1, "DID NOT ARRIVE: rank 1: ended", "rank 1 has ended its script"),
     "bad_sample": (1, "FAILED FIRST: rank 1: KeyError: 'label'", '{}["label"]'),
     "killed": (1, "FAILED FIRST: rank 1: killed by SIGKILL", "last seen at"),
-    "says_and_exits": (1, "FAILED FIRST: rank 1: exit code 7", "| no licence on this node"),
+    # Exit code 7, or "ended while others still needed it": its peer fails while it is at its exit.
+    "says_and_exits": (1, ": rank 1: e", "| no licence on this node"),
     "late": (1, "DID NOT ARRIVE: rank 1", "queue.Queue().get()"),
 }
 
@@ -114,6 +115,8 @@ def raised(number, text, at, file="/me/train.py"):
         ([raised(0, "bad label", 2.0), raised(1, "no such file", 1.0)], {}, "FAILED FIRST: rank 1"),
         ([rank(0, "sleep"), rank(1, "sleep")], {101: -40}, "rank 1: killed by signal 40"),
         ([rank(0, "sleep"), rank(1, "sleep")], {100: -15, 101: -15}, "no rank said why"),
+        ([raised(0, "Connection reset by peer", 3.0, STACK["all_reduce"][0]),
+          rank(1, "sleep", status="ended")], {101: 7}, "FAILED FIRST: rank 1: exit code 7"),
         ([raised(0, "Timed out waiting 5ms", 3.0, STACK["all_reduce"][0]), rank(1, "sleep")], {},
          "FAILED: rank 0 waited in vain"),
     ],
@@ -121,6 +124,16 @@ def raised(number, text, at, file="/me/train.py"):
 def test_who_failed_first(states, exits, headline):
     report = diagnose.explain_crash({s["rank"]: s for s in states}, exits, {})
     assert headline in report[0], report
+
+
+def test_one_that_left_may_have_said_why():
+    """Its peer's connection is gone, so torchrun ends it before it has its exit code."""
+    states = {0: raised(0, "Connection reset by peer", 3.0, STACK["all_reduce"][0]),
+              1: rank(1, "sleep", status="ended")}  # fmt: skip
+    report = diagnose.explain_crash(states, {100: 1, 101: -15}, {1: "no licence on this node\n"})
+    assert report[1] == "DID NOT ARRIVE: rank 1: ended while others still needed it"
+    told = report.index("    the last lines of rank 1's stderr:")
+    assert report[told + 1] == "    | no licence on this node"
 
 
 @pytest.mark.parametrize(

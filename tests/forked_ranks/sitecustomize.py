@@ -87,6 +87,8 @@ def become(args, env):
         if callable(signal.getsignal(number)):  # torchrun's own
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if env.get("OMP_NUM_THREADS") != os.environ.get("OMP_NUM_THREADS"):  # torchrun's choice
+        torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
     os.environ.clear()
     os.environ.update(env)
     sys.orig_argv = list(args)
@@ -131,6 +133,7 @@ if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.
     import greenlet
 
     gc.disable()
+    import torch
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     subprocess_handler.Popen = start
