@@ -13,6 +13,7 @@ import sys
 IS_TORCHRUN = os.path.basename(sys.argv[0]) == "torchrun" or (
     sys.orig_argv[1:3] == ["-m", "torch.distributed.run"]
 )
+THREADS = os.environ.get("OMP_NUM_THREADS")
 HAS_GPU = os.path.exists("/proc/driver/nvidia")  # CUDA does not survive a fork
 
 
@@ -87,7 +88,7 @@ def become(args, env):
         if callable(signal.getsignal(number)):  # torchrun's own
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if env.get("OMP_NUM_THREADS") != os.environ.get("OMP_NUM_THREADS"):  # torchrun's choice
+    if env.get("OMP_NUM_THREADS") != THREADS:  # torchrun's choice, made after torch read it
         torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
     os.environ.clear()
     os.environ.update(env)
