@@ -14,8 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def path(name):
-    """File of a run: runs/<name>.json in the course folder, or under ``$DDP_COURSE_RUNS``."""
-    return Path(os.environ.get("DDP_COURSE_RUNS", ROOT / "runs")) / f"{name}.json"
+    """File of a run: runs/<name>.json in the course folder, or under ``$DDP_COURSE_RUNS``.
+
+    The folder is made: a lesson writes a log beside the file before any rank has saved.
+    """
+    folder = Path(os.environ.get("DDP_COURSE_RUNS", ROOT / "runs"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.json"
 
 
 def where(device="cpu"):
@@ -79,7 +84,6 @@ def save(name, data, device="cpu"):
     if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
         return
     file = path(name)
-    file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".tmp")
     draft.write_text(json.dumps({**data, "where": where(device)}, indent=1))
     draft.replace(file)

@@ -42,6 +42,12 @@ def test_results_round_trip(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.json"]
 
 
+def test_a_log_can_be_written_before_any_result(tmp_path, monkeypatch):
+    """In a fresh clone there is no runs/, and some lessons begin with a log."""
+    monkeypatch.setenv("DDP_COURSE_RUNS", str(tmp_path / "new/runs"))
+    results.path("c").with_suffix(".log").write_text("a warning")
+
+
 def test_results_missing_or_broken(tmp_path, monkeypatch):
     monkeypatch.setenv("DDP_COURSE_RUNS", str(tmp_path))
     with pytest.raises(CourseError, match="no result b.json yet"):
