@@ -18,8 +18,12 @@ CASES = {
     "leaves": (1, "DID NOT ARRIVE: rank 1: ended", "rank 1 has ended its script"),
     "bad_sample": (1, "FAILED FIRST: rank 1: KeyError: 'label'", '{}["label"]'),
     "killed": (1, "FAILED FIRST: rank 1: killed by SIGKILL", "last seen at"),
-    # Exit code 7, or "ended while others still needed it": its peer fails while it is at its exit.
-    "says_and_exits": (1, ": rank 1: e", "| no licence on this node"),
+    # A race: its peer fails while it is at its exit, and torchrun may end it before it has a code.
+    "says_and_exits": (
+        1,
+        "FAILED FIRST: rank 1: exit code 7 or DID NOT ARRIVE: rank 1: ended while others",
+        "| no licence on this node",
+    ),
     "late": (1, "DID NOT ARRIVE: rank 1", "queue.Queue().get()"),
 }
 
@@ -41,8 +45,9 @@ def test_case(case):
     done = watched(case)
     report = done.stdout.split("=" * 70)[1]
     assert done.returncode == code, done.stdout
-    assert headline in report and line in report, report
-    first = re.search(r"stuck\.py:\d+ in (\w+)", report[report.index(headline) :])
+    headlines = [words for words in headline.split(" or ") if words in report]
+    assert headlines and line in report, report
+    first = re.search(r"stuck\.py:\d+ in (\w+)", report[report.index(headlines[0]) :])
     assert case in ("leaves", "killed", "says_and_exits") or first[1] == case, report
     assert not still_running()
 

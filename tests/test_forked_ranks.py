@@ -1,5 +1,6 @@
 """A rank that the tests fork is like one that torchrun starts."""
 
+import os
 import re
 import sys
 
@@ -10,11 +11,18 @@ FACTS = ROOT / "tests/workers/facts.py"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.skipif(os.path.exists("/proc/driver/nvidia"), reason="nor beside GPUs")
+@pytest.mark.skipif(bool(os.environ.get("DDP_COURSE_COLD")), reason="nor now")
 def test_like_a_cold_one():
     """What it sees, what it prints when it raises, what runs after that, what torchrun says."""
     forked, cold = (
         torchrun(FACTS, "one argument", ranks=1, env=env) for env in ({}, {"PYTHONPATH": ""})
     )
-    said = [re.sub(r"\d\d:\d\d:\d\d\S*( \d+)?|pid: \d+", "", x.stdout) for x in (forked, cold)]
+    began = [x.stdout.split("\n")[0] for x in (forked, cold)]
+    assert ["torch.distributed.run" in words for words in began] == [True, False], began
+    said = [
+        re.sub(r"\d\d:\d\d:\d\d\S*( \d+)?|pid: \d+|began as .*", "", x.stdout)
+        for x in (forked, cold)
+    ]
     assert said[0] == said[1]
     assert "atexit was here" in said[0] and "a thread was waited for" in said[0]

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 
 SHOWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
 
@@ -35,6 +36,7 @@ def main():
         "pickled": type(pickle.loads(pickle.dumps(Mine()))) is Mine,
         "output": [[f.encoding, f.errors, f.write_through, type(f.buffer).__name__] for f in out],
     }
+    print("began as", Path("/proc/self/cmdline").read_text().split("\0"))
     print(json.dumps(facts, indent=1))
     atexit.register(print, "atexit was here")
     threading.Timer(0.3, print, ["a thread was waited for"]).start()
