@@ -99,7 +99,7 @@ def other_sizes(me, fixed, group):
 
 
 def detail(me, fixed, group):
-    """As with TORCH_DISTRIBUTED_DEBUG=DETAIL: gloo's group comes in a wrapper, and DDP reads it."""
+    """As with TORCH_DISTRIBUTED_DEBUG=DETAIL: DDP reads past the wrapper around gloo's group."""
     if not fixed:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
         group = dist.new_group()

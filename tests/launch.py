@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,12 @@ def torchrun(script, *args, ranks=2, flags=("--standalone",), **kwargs):
     """Run a script on the ranks of one node; the return code and output as `python`."""
     launcher = ["-m", "torch.distributed.run", *flags, "--nproc-per-node", ranks]
     return python(*launcher, script, *args, **kwargs)
+
+
+def two_at_a_time(function, cases):
+    """{case: function(case)}, in two threads: while one launch waits, another can use the cores."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(cases, pool.map(function, cases)))
 
 
 def copy_course(folder):

@@ -5,7 +5,7 @@ import sys
 
 import psutil
 import pytest
-from launch import ROOT, python
+from launch import ROOT, python, two_at_a_time
 
 from ddp_course import diagnose
 
@@ -28,33 +28,37 @@ CASES = {
 }
 
 
-def watched(case, after=4):
+def watched(case):
+    """What diagnose said, and what still ran when it had ended."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, STUCK, case]
-    words = ["-m", "ddp_course.diagnose", "--after", after, "--", sys.executable, *launch]
-    return python(*words, env={"DDP_COURSE_DEVICE": "cpu"})
-
-
-def still_running():
+    words = ["-m", "ddp_course.diagnose", "--after", 4, "--", sys.executable, *launch]
+    done = python(*words, env={"DDP_COURSE_DEVICE": "cpu"})
     lines = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if str(STUCK) in line]
+    return done, [line for line in lines if f"{STUCK} {case}" in line]
+
+
+@pytest.fixture(scope="module")
+def ended():
+    return two_at_a_time(watched, [*CASES, "fine"])
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_case(case):
+def test_case(ended, case):
     code, headline, line = CASES[case]
-    done = watched(case)
+    done, left = ended[case]
     report = done.stdout.split("=" * 70)[1]
     assert done.returncode == code, done.stdout
     headlines = [words for words in headline.split(" or ") if words in report]
     assert headlines and line in report, report
     first = re.search(r"stuck\.py:\d+ in (\w+)", report[report.index(headlines[0]) :])
     assert case in ("leaves", "killed", "says_and_exits") or first[1] == case, report
-    assert not still_running()
+    assert not left
 
 
-def test_a_launch_that_is_fine():
-    done = watched("fine")
+def test_a_launch_that_is_fine(ended):
+    done, left = ended["fine"]
     assert done.returncode == 0 and "=" * 70 not in done.stdout, done.stdout
+    assert not left
 
 
 def test_a_launch_that_is_ending_is_given_time():

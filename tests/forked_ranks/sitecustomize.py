@@ -17,13 +17,17 @@ THREADS = os.environ.get("OMP_NUM_THREADS")
 HAS_GPU = os.path.exists("/proc/driver/nvidia")  # CUDA does not survive a fork
 
 
-def import_what_is_used(script):
-    """Once for all ranks, by a word of the script; what is not found here, each imports itself."""
+def import_what_is_used(args):
+    """Once for all ranks, by the words of their scripts; what is missed here, each imports."""
     gc.disable()  # all that is imported stays: looking for garbage takes a third of the time
-    text = "DDP data" if script == "-m" else pathlib.Path(script).read_text()
-    if "DDP" in text or "optim" in text:
+    files = [pathlib.Path(word) for word in args if word.endswith(".py")]
+    text = "\n".join(file.read_text() for file in files if file.is_file())
+    # 14_killed.py runs 14_train.py
+    named = [file for file in SCRIPTS.glob("*.py") if file.name in text]
+    text += "\n".join(file.read_text() for file in named)
+    if re.search(r"DDP\(|optim\.|grade", text):
         import torch._dynamo  # noqa: F401  every optimizer's and DDP's constructor imports it
-    if "data" in text:
+    if re.search(r"ddp_course import .*\bdata\b|grade", text):
         import sklearn.datasets
         import sklearn.model_selection  # noqa: F401  for the digits
     gc.freeze()
@@ -45,7 +49,7 @@ class Fork:
         sys.stdout.flush()
         sys.stderr.flush()
         self.returncode = None
-        import_what_is_used(args[2])
+        import_what_is_used(args)
         self.pid = os.fork()
         if self.pid == 0:
             for number, file in ((1, stdout), (2, stderr)):
@@ -126,12 +130,15 @@ if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.
     import importlib.util
     import io
     import pathlib
+    import re
     import runpy
     import signal
     import subprocess
     import time
 
     import greenlet
+
+    SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
     gc.disable()
     import torch
