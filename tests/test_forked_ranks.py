@@ -14,9 +14,11 @@ FACTS = ROOT / "tests/workers/facts.py"
 @pytest.mark.skipif(os.path.exists("/proc/driver/nvidia"), reason="nor beside GPUs")
 @pytest.mark.skipif(bool(os.environ.get("DDP_COURSE_COLD")), reason="nor now")
 def test_like_a_cold_one():
-    """What it sees, what it prints when it raises, what runs after that, what torchrun says."""
+    """What it sees, what it prints at three ends, what runs after that, what torchrun says."""
+    flags = ("--standalone", "--max-restarts", "2")
     forked, cold = (
-        torchrun(FACTS, "one argument", ranks=1, env=env) for env in ({}, {"PYTHONPATH": ""})
+        torchrun(FACTS, "one argument", ranks=1, flags=flags, env=env)
+        for env in ({}, {"PYTHONPATH": ""})
     )
     began = [x.stdout.split("\n")[0] for x in (forked, cold)]
     assert ["torch.distributed.run" in words for words in began] == [True, False], began
@@ -25,4 +27,7 @@ def test_like_a_cold_one():
         for x in (forked, cold)
     ]
     assert said[0] == said[1]
-    assert "atexit was here" in said[0] and "a thread was waited for" in said[0]
+    for words in ("atexit was here", "a thread was waited for"):
+        assert said[0].count(words) == 3, said[0]
+    for words in ("no licence on this node", "\nKeyboardInterrupt", "ValueError: the end"):
+        assert words in said[0], said[0]

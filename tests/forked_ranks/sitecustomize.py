@@ -117,13 +117,16 @@ def become(args, env):
         while tb.tb_next and tb.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
             tb = tb.tb_next
         sys.excepthook(type(error), error.with_traceback(tb), tb)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt):  # an interpreter ends, then dies of the signal
+            threading._shutdown()
+            atexit._run_exitfuncs()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
     ctypes.pythonapi.Py_Exit(code)
 
 
 if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.environ:
+    import atexit
     import ctypes
     import gc
     import importlib.machinery
@@ -134,6 +137,7 @@ if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.
     import runpy
     import signal
     import subprocess
+    import threading
     import time
 
     import greenlet
