@@ -14,7 +14,7 @@ if __name__ == "__main__":
     run_cases = gallery.main
     gallery.SHORT = timedelta(seconds=5)
     gallery.main = lambda name, cases, deadly: run_cases(
-        f"{name}_{part}", dict(list(cases.items())[part::parts])
+        f"{name}_{part}", dict(list(cases.items())[part::parts]), deadly
     )
     sys.argv[:] = [script]
     runpy.run_path(script, run_name="__main__")
