@@ -6,6 +6,7 @@ Lesson 02 writes both halves out by hand and shows what each line is for.
 import gc
 import os
 import sys
+import time
 import traceback
 from contextlib import contextmanager
 from datetime import timedelta
@@ -82,7 +83,13 @@ def process_group(timeout=TIMEOUT):
     finally:
         gc.collect()  # DDP sits in a reference cycle and holds the group, too
         if dist.is_initialized():
+            group, alone, end = dist.group.WORLD, object(), time.monotonic() + 2
             dist.destroy_process_group()
+            # A hook's callback ends in gloo's thread. If that thread were the last to hold the
+            # group, it would have to wait for its own end: "Resource deadlock avoided", exit -6.
+            while sys.getrefcount(group) > sys.getrefcount(alone) and time.monotonic() < end:
+                time.sleep(0.001)
+            del group  # a traceback that passes here would hold it
 
 
 def _join(timeout):

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from nbval.plugin import NbCellError
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -35,21 +36,29 @@ def _written_by(notebook):
     return re.findall(r"^%%writefile \.\./scripts/(\S+)", "\n".join(cells), flags=re.MULTILINE)
 
 
+def _printed(item):
+    return "".join(o.text for o in item.test_outputs if o.output_type == "stream")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     if not _is_cell(item):
         return (yield)
     notebook = item.parent
     hung_before = notebook.timed_out
-    result = yield
-    outputs = item.test_outputs or []
-    text = "".join(o.get("text", "") for o in outputs if o.output_type == "stream")
+    item.test_outputs = []
+    try:
+        result = yield
+    except NbCellError as error:  # nbval shows the traceback only: of a !command, its exit status
+        error.source += f"\n\nOutput:\n{_printed(item)}"
+        raise
+    text = _printed(item)
     if notebook.timed_out and not hung_before:
         item.raise_cell_error("The cell ran into the time limit and was interrupted")
     if "UsageError:" in text:
         # An unknown magic, or a cell magic that isn't on the first line: IPython prints, no more.
         item.raise_cell_error("IPython did not understand the cell", text)
-    raised = any(o.output_type == "error" for o in outputs)
+    raised = any(o.output_type == "error" for o in item.test_outputs)
     if item.options["check_exception"] and not raised:
         item.raise_cell_error("The cell is tagged raises-exception, but raised nothing")
     return result

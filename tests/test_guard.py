@@ -58,3 +58,7 @@ def test_canary_is_red(verdicts, cell):
 @pytest.mark.parametrize("cell", GREEN, ids=str)
 def test_control_is_green(verdicts, cell):
     assert verdicts[cell] == ""
+
+
+def test_what_a_failed_command_said_is_shown(verdicts):
+    assert "not found" in verdicts["gone_wrong", 2]

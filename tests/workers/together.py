@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torchvision.datasets import MNIST
 
@@ -33,6 +34,22 @@ def slow_download(file):
         f.write("downloaded\n")
 
 
+class Slow:
+    def __del__(self):
+        time.sleep(0.5)
+
+
+def leave_a_callback():
+    """It lets go of the group in gloo's thread, and late, as a comm hook's now and then does."""
+    group, zzz = dist.group.WORLD, Slow()  # a closure lets go from z to a
+
+    def callback(future):
+        assert group and zzz
+        return future.value()[0]
+
+    return group.allreduce([torch.ones(1)]).get_future().then(callback)
+
+
 def main(folder):
     with process_group(timeout=timedelta(seconds=2)) as me:
         mine = {
@@ -48,6 +65,7 @@ def main(folder):
         ranks = [None] * me.world_size
         dist.all_gather_object(ranks, mine)
         results.save("together", {"ranks": ranks})
+        leave_a_callback().wait()
 
 
 main(Path(sys.argv[1]))
