@@ -5,6 +5,10 @@ most scripts of the course. With this folder on PYTHONPATH a rank begins as a co
 that has imported torch. Its arguments, environment, session and signals are made those of a new
 process, and it ends as an interpreter ends; torchrun itself is not changed. test_forked_ranks.py
 compares; DDP_COURSE_COLD=1 pytest  starts every rank as a reader's.
+
+The copies are not made by torchrun itself: its store's thread talks to the ranks that are there
+already, and a process forked just then finds the locks that this thread holds locked for ever
+(seen: glibc's, for name resolution). A nursery makes them, forked off before there is a store.
 """
 
 import os
@@ -17,10 +21,9 @@ THREADS = os.environ.get("OMP_NUM_THREADS")
 HAS_GPU = os.path.exists("/proc/driver/nvidia")  # CUDA does not survive a fork
 
 
-def import_what_is_used(args):
-    """Once for all ranks, by the words of their scripts; what is missed here, each imports."""
-    gc.disable()  # all that is imported stays: looking for garbage takes a third of the time
-    files = [pathlib.Path(word) for word in args if word.endswith(".py")]
+def import_what_is_used():
+    """By the words of the scripts that torchrun was given; what is missed here, each imports."""
+    files = [pathlib.Path(word) for word in sys.argv if word.endswith(".py")]
     text = "\n".join(file.read_text() for file in files if file.is_file())
     # 14_killed.py runs 14_train.py
     named = [file for file in SCRIPTS.glob("*.py") if file.name in text]
@@ -30,8 +33,49 @@ def import_what_is_used(args):
     if re.search(r"ddp_course import .*\bdata\b|grade", text):
         import sklearn.datasets
         import sklearn.model_selection  # noqa: F401  for the digits
+
+
+def get_rendezvous_handler(parameters):
+    """In the place of torchrun's own, which starts the store; there are no ranks yet."""
+    global nursery
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nursery, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the nursery become its children
+    torchrun = os.getpid()
+    if os.fork() == 0:
+        nursery.close()
+        be_nursery(inside, torchrun)
+    inside.close()
+    gc.enable()
+    return real_get_rendezvous_handler(parameters)
+
+
+def be_nursery(asked, torchrun):
+    """Fork a rank for each message, as long as torchrun lives; doesn't return."""
+    os.setsid()  # a Ctrl-C is not meant for this process
+    import_what_is_used()
     gc.freeze()
     gc.enable()
+    while True:
+        message, files, *_ = socket.recv_fds(asked, 1 << 20, 2)
+        if not message:
+            os._exit(0)
+        middle = os.fork()
+        if middle == 0:
+            if os.fork():
+                os._exit(0)
+            while os.getppid() != torchrun:
+                time.sleep(0.0005)
+            asked.send(str(os.getpid()).encode())
+            args, env, replaced = json.loads(message)
+            for number, file in zip(replaced, files, strict=True):
+                os.dup2(file, number)
+            # A greenlet's stack begins here: none of torchrun's frames below the script's.
+            greenlet.greenlet(become).switch(args, env)
+        os.waitpid(middle, 0)
+        for file in files:
+            os.close(file)
 
 
 def start(args, env, stdout, stderr, start_new_session):
@@ -46,17 +90,11 @@ class Fork:
     """What torchrun needs of a subprocess.Popen."""
 
     def __init__(self, args, env, stdout, stderr):
-        sys.stdout.flush()
-        sys.stderr.flush()
         self.returncode = None
-        import_what_is_used(args)
-        self.pid = os.fork()
-        if self.pid == 0:
-            for number, file in ((1, stdout), (2, stderr)):
-                if file:
-                    os.dup2(file.fileno(), number)
-            # A greenlet's stack begins here: none of torchrun's frames below the script's.
-            greenlet.greenlet(become).switch(args, env)
+        replaced = {number: file.fileno() for number, file in ((1, stdout), (2, stderr)) if file}
+        message = json.dumps([list(args), env, list(replaced)]).encode()
+        socket.send_fds(nursery, [message], list(replaced.values()))
+        self.pid = int(nursery.recv(64))
 
     def poll(self):
         if self.returncode is None:
@@ -87,11 +125,7 @@ def start_as_python_does(env):
 def become(args, env):
     """Be what `python -u script ...` or `python -u -m module ...` would be; doesn't return."""
     os.setsid()
-    os.closerange(3, 1024)  # torchrun's sockets
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):  # torchrun's own
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.closerange(3, 1024)  # the nursery's
     if env.get("OMP_NUM_THREADS") != THREADS:  # torchrun's choice, made after torch read it
         torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
     os.environ.clear()
@@ -132,20 +166,26 @@ if IS_TORCHRUN and sys.platform == "linux" and not HAS_GPU and "RANK" not in os.
     import importlib.machinery
     import importlib.util
     import io
+    import json
     import pathlib
     import re
     import runpy
     import signal
+    import socket
     import subprocess
     import threading
     import time
 
     import greenlet
 
+    PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
     SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
-    gc.disable()
+    gc.disable()  # all that is imported stays: looking for garbage takes a third of the time
     import torch
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+    from torch.distributed.elastic.rendezvous import registry
 
     subprocess_handler.Popen = start
+    real_get_rendezvous_handler = registry.get_rendezvous_handler
+    registry.get_rendezvous_handler = get_rendezvous_handler
