@@ -68,7 +68,10 @@ def be_nursery(asked, torchrun):
             while os.getppid() != torchrun:
                 time.sleep(0.0005)
             asked.send(str(os.getpid()).encode())
-            args, env, replaced = json.loads(message)
+            args, env, handled, replaced = json.loads(message)
+            for number in handled:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, file in zip(replaced, files, strict=True):
                 os.dup2(file, number)
             # A greenlet's stack begins here: none of torchrun's frames below the script's.
@@ -92,7 +95,9 @@ class Fork:
     def __init__(self, args, env, stdout, stderr):
         self.returncode = None
         replaced = {number: file.fileno() for number, file in ((1, stdout), (2, stderr)) if file}
-        message = json.dumps([list(args), env, list(replaced)]).encode()
+        # A new process starts without the handlers of its parent.
+        handled = [int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))]
+        message = json.dumps([list(args), env, handled, list(replaced)]).encode()
         socket.send_fds(nursery, [message], list(replaced.values()))
         self.pid = int(nursery.recv(64))
 
