@@ -42,16 +42,15 @@ def get_rendezvous_handler(parameters):
     sys.stderr.flush()
     nursery, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the nursery become its children
-    torchrun = os.getpid()
     if os.fork() == 0:
         nursery.close()
-        be_nursery(inside, torchrun)
+        be_nursery(inside)
     inside.close()
     gc.enable()
     return real_get_rendezvous_handler(parameters)
 
 
-def be_nursery(asked, torchrun):
+def be_nursery(asked):
     """Fork a rank for each message, as long as torchrun lives; doesn't return."""
     os.setsid()  # a Ctrl-C is not meant for this process
     import_what_is_used()
@@ -61,11 +60,12 @@ def be_nursery(asked, torchrun):
         message, files, *_ = socket.recv_fds(asked, 1 << 20, 2)
         if not message:
             os._exit(0)
-        middle = os.fork()
-        if middle == 0:
+        child = os.fork()
+        if child == 0:
+            middle = os.getpid()
             if os.fork():
                 os._exit(0)
-            while os.getppid() != torchrun:
+            while os.getppid() == middle:  # then torchrun is the parent
                 time.sleep(0.0005)
             asked.send(str(os.getpid()).encode())
             args, env, handled, replaced = json.loads(message)
@@ -76,7 +76,7 @@ def be_nursery(asked, torchrun):
                 os.dup2(file, number)
             # A greenlet's stack begins here: none of torchrun's frames below the script's.
             greenlet.greenlet(become).switch(args, env)
-        os.waitpid(middle, 0)
+        os.waitpid(child, 0)
         for file in files:
             os.close(file)
 
