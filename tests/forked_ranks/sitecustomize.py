@@ -69,13 +69,10 @@ def be_nursery(asked):
                 time.sleep(0.0005)
             asked.send(str(os.getpid()).encode())
             args, env, handled, replaced = json.loads(message)
-            for number in handled:
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, file in zip(replaced, files, strict=True):
                 os.dup2(file, number)
             # A greenlet's stack begins here: none of torchrun's frames below the script's.
-            greenlet.greenlet(become).switch(args, env)
+            greenlet.greenlet(become).switch(args, env, handled)
         os.waitpid(child, 0)
         for file in files:
             os.close(file)
@@ -127,10 +124,13 @@ def start_as_python_does(env):
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def become(args, env):
+def become(args, env, handled):
     """Be what `python -u script ...` or `python -u -m module ...` would be; doesn't return."""
     os.setsid()
     os.closerange(3, 1024)  # the nursery's
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if env.get("OMP_NUM_THREADS") != THREADS:  # torchrun's choice, made after torch read it
         torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
     os.environ.clear()
