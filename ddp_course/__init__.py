@@ -29,12 +29,13 @@ def load_ipython_extension(shell):
     from IPython.core.error import UsageError
 
     from ddp_course import hardware
+    from ddp_course.tools.errors import CourseError
 
     try:
         from ddp_course import plots
 
         plan = hardware.plan()
-    except hardware.CourseError as error:
+    except CourseError as error:
         raise UsageError(str(error)) from None
     except ModuleNotFoundError as error:  # of torch, in plan(); of matplotlib, in plots
         raise UsageError(

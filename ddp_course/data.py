@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from ddp_course.hardware import CourseError
-from ddp_course.process_group import everywhere
 from ddp_course.results import ROOT
+from ddp_course.tools.collectives import all_or_none
+from ddp_course.tools.errors import CourseError
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "folder")
 # Mean and standard deviation of the training pixels, per channel, in 0..1.
@@ -66,10 +66,10 @@ def load(name="digits", root=ROOT / "data", size=64):
         return _digits()
     root = Path(root)
     if name == "folder":
-        return everywhere(lambda: _folder(root, size))
+        return all_or_none(lambda: _folder(root, size))
     if name in NAMES:
-        everywhere(lambda: _torchvision(name, root, download=True), first_of_node=True)
-        return everywhere(lambda: _torchvision(name, root, download=False))
+        all_or_none(lambda: _torchvision(name, root, download=True), first_of_node=True)
+        return all_or_none(lambda: _torchvision(name, root, download=False))
     raise CourseError(f"unknown data set {name!r}: choose from {', '.join(NAMES)}")
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 # How long a collective waits: when it will hang; when it works, or diagnose wants to look.
 SHORT, LONG = timedelta(seconds=1), timedelta(seconds=25)
@@ -51,11 +52,11 @@ def main(name, cases, deadly=None):
             broken, fixed = (_caught(function, me, fixed) for fixed in (False, True))
             found[case] = {"broken": broken, "fixed": fixed}
         mended = {case: _caught(function, me, True) for case, function in deadly.items()}
-        ranks = results.gather(found)
+        ranks = gather(found)
         cases = {case: _by_rank(ranks, case) for case in cases}
         if me.rank == 0:
             print(f"{len(cases)} cases, each broken and fixed, on {me.world_size} ranks")
-        results.save(name, {"cases": cases, "deadly, fixed": results.gather(mended)}, me.device)
+        results.save(name, {"cases": cases, "deadly, fixed": gather(mended)}, me.device)
 
 
 def _run(case, me, fixed, timeout):

@@ -13,7 +13,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from ddp_course import audit, checks, data, models, nodes
+from ddp_course import checks, data, models, nodes
+from ddp_course.tools import audit
 
 RANKS, LR, MOMENTUM = 2, 0.05, 0.9
 CLOSE = 1e-3  # another order of summing gives gaps of about 1e-6

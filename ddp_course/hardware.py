@@ -3,13 +3,11 @@
 import os
 from dataclasses import dataclass
 
+from ddp_course.tools.errors import CourseError
+
 ENV_DEVICE = "DDP_COURSE_DEVICE"
 ENV_RANKS = "DDP_COURSE_RANKS"
 MAX_CPU_RANKS = 32  # a rank holds about 300 MB before it has done anything
-
-
-class CourseError(ValueError):
-    """Bad input. Its message is one line that says what to type instead."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 Lesson 02 writes both halves out by hand and shows what each line is for.
 """
 
-import gc
 import os
 import sys
-import time
 import traceback
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,10 +19,11 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from ddp_course.hardware import CourseError, rank_device
+from ddp_course.hardware import rank_device
+from ddp_course.tools.collectives import leave_group
+from ddp_course.tools.errors import CourseError
 
 TIMEOUT = timedelta(seconds=60)  # torch's own is 30 min for gloo: long to stare at a hang
-PATIENCE = timedelta(hours=2)  # for a download; a rank that dies ends the wait at once
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -81,15 +80,7 @@ def process_group(timeout=TIMEOUT):
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        gc.collect()  # DDP sits in a reference cycle and holds the group, too
-        if dist.is_initialized():
-            group, alone, end = dist.group.WORLD, object(), time.monotonic() + 2
-            dist.destroy_process_group()
-            # A hook's callback ends in gloo's thread. If that thread were the last to hold the
-            # group, it would have to wait for its own end: "Resource deadlock avoided", exit -6.
-            while sys.getrefcount(group) > sys.getrefcount(alone) and time.monotonic() < end:
-                time.sleep(0.001)
-            del group  # a traceback that passes here would hold it
+        leave_group()
 
 
 def _join(timeout):
@@ -142,56 +133,6 @@ def _meeting_point(rank, world_size, timeout):
         "rank": rank,
         "world_size": world_size,
     }
-
-
-def everywhere(work, *, first_of_node=False, patient=False):
-    """Run ``work()`` on every rank; if it fails on one, fail on all.
-
-    Without this, a rank that can't read its data leaves, and the others wait
-    for it in the next collective. Works without a process group too.
-
-    Parameters
-    ----------
-    work : callable without arguments
-    first_of_node : bool
-        Run on local rank 0 of each node only. For downloads; patient.
-    patient : bool
-        Wait for slow work, up to two hours, in a group of its own.
-
-    Returns
-    -------
-    object
-        What ``work`` returned; None on a rank that waited.
-
-    Raises
-    ------
-    CourseError
-        On every rank, with the message of the first rank that failed.
-    """
-    result, failure = None, None
-    mine = not first_of_node or int(os.environ.get("LOCAL_RANK", 0)) == 0
-    together = dist.is_available() and dist.is_initialized()
-    group = None
-    if together and (first_of_node or patient):
-        group = dist.new_group(backend="gloo", timeout=PATIENCE)
-    try:
-        if mine:
-            result = work()
-    except Exception as error:
-        if not together:
-            raise
-        failure = str(error) if isinstance(error, CourseError) else f"{error!r}"
-    if together:
-        failures = [None] * dist.get_world_size()
-        dist.all_gather_object(failures, failure, group=group)
-        if group is not None:
-            dist.destroy_process_group(group)
-        failure = next((f for f in failures if f), None)
-        if failure:
-            error = CourseError(failure)
-            error.on_every_rank = True
-            raise error
-    return result
 
 
 def _say(error):

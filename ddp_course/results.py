@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddp_course.hardware import CourseError, count_cores
+from ddp_course.hardware import count_cores
+from ddp_course.tools.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -48,23 +49,6 @@ def where(device="cpu"):
         "cores": count_cores(),
         "threads": torch.get_num_threads(),
     }
-
-
-def gather(mine):
-    """Exchange what the ranks found: every rank gets a list, one entry a rank.
-
-    Without a process group there is one rank.
-
-    Parameters
-    ----------
-    mine : object
-        Anything pickle can hold.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        return [mine]
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone
 
 
 def save(name, data, device="cpu"):

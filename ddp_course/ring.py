@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddp_course.hardware import CourseError
+from ddp_course.tools.errors import CourseError
 
 
 class Step(NamedTuple):

@@ -53,7 +53,7 @@ def accuracy(model, test, device):
 def train_ddp(me, images):
     torch.manual_seed(0)
     model = SmallCNN(images.shape, images.classes).to(me.device)
-    ddp = DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    ddp = DDP(model)
     sampler = DistributedSampler(images.train, seed=0)
     held = fit(ddp, DataLoader(images.train, BATCH, sampler=sampler), me.device)
     ranks = [None] * me.world_size

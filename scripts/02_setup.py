@@ -41,7 +41,7 @@ def cleanup():
 def step(device):
     """Something to clean up after: one step of a DDP model, gone when this returns."""
     torch.manual_seed(0)
-    model = DDP(ToyNet().to(device), device_ids=[device] if device.type == "cuda" else None)
+    model = DDP(ToyNet().to(device))
     model(torch.ones(4, 10, device=device)).sum().backward()
 
 

@@ -9,9 +9,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # (4)
 from torch.utils.data import DataLoader, DistributedSampler  # (3)
 
 from ddp_course import data, results
-from ddp_course.hardware import CourseError  # (3)
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group  # (1)
+from ddp_course.tools.errors import CourseError  # (3)
 
 
 def settings(argv=None):

@@ -27,7 +27,7 @@ class Backwards(nn.Module):
 
 
 def wrap(model, me, **kwargs):
-    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None, **kwargs)
+    return DDP(model, **kwargs)
 
 
 def batch(me):

@@ -38,7 +38,7 @@ def drawn(me, variant):
     sampler = DistributedSampler(Numbered(), seed=1000 * me.rank if variant == "other seeds" else 0)
     loader = DataLoader(Numbered(), batch_size=2, sampler=sampler)
     model = nn.Linear(1, 1).to(me.device)
-    ddp = DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    ddp = DDP(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     ledger = []
     for epoch in range(EPOCHS):

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from ddp_course import results
-from ddp_course.hardware import CourseError
 from ddp_course.process_group import process_group
+from ddp_course.tools.errors import CourseError
 
 PATIENCE = timedelta(minutes=3)  # the ranks outside the group wait while the others measure
 algorithms = runpy.run_path(str(Path(__file__).with_name("05_algorithms.py")))["algorithms"]

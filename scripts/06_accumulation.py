@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 K, MICRO_BATCHES, SIZE = 4, 10, 8  # ten micro-batches of eight: two windows of four, a tail of two
 
@@ -71,7 +72,7 @@ VARIANTS = {
 def run(me, batches, k=None, **how):
     """One epoch; messages per window, and this rank's weights at the end."""
     model, optimizer = model_and_optimizer(me.device)
-    ddp = DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    ddp = DDP(model)
     sent = []
 
     def count(state, bucket):
@@ -110,7 +111,7 @@ def main():
         batches, table = data(me.rank, me.device), {}
         for name, how in VARIANTS.items():
             mine = run(me, batches, **how)
-            everyone = results.gather(mine["weights"])
+            everyone = gather(mine["weights"])
             table[name] = {
                 "messages": mine["messages"],
                 "gap": checks.parity(expected, everyone).value,

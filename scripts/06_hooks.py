@@ -18,7 +18,7 @@ HOOKS = ("allreduce", "fp16", "bf16", "PowerSGD 4", "PowerSGD 1", "PowerSGD 1, n
 
 def wrap(model, me, **kwargs):
     model = model.to(me.device)
-    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None, **kwargs)
+    return DDP(model, **kwargs)
 
 
 def mlp():

@@ -13,11 +13,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_course import checks, results
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather, synchronize
 
 
 def wrap(model, me, **kwargs):
     model = model.to(me.device)
-    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None, **kwargs)
+    return DDP(model, **kwargs)
 
 
 def held(me, view):
@@ -97,8 +98,7 @@ def options(me, rounds=40):
             dist.barrier()
             start = time.perf_counter()
             loss(ddp, x[me.rank * 8 : (me.rank + 1) * 8]).backward()
-            if me.device.type == "cuda":
-                torch.cuda.synchronize()
+            synchronize(me.device)
             ms[name].append(1e3 * (time.perf_counter() - start))
     return {
         name: {
@@ -115,7 +115,7 @@ def main():
     with process_group() as me:
         mine = {"options": options(me)}
         mine["held"] = {str(view): held(me, view) for view in (False, True)}
-        results.save("06_options", {"ranks": results.gather(mine)}, me.device)
+        results.save("06_options", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print(f"{len(mine['options'])} ways with an unused layer")
 

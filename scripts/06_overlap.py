@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 LAYERS, WIDTH, BATCH = 6, 512, 512  # 6 MiB of weights
 CAPS_MB = (1000, 3, 1, 0.001)
@@ -130,7 +131,7 @@ def main():
     torch.set_num_threads(1)
     with process_group() as me:
         mine = measure(me)
-        results.save("06_overlap", {"ranks": results.gather(mine), "slow": SLOW})
+        results.save("06_overlap", {"ranks": gather(mine), "slow": SLOW})
         if me.rank == 0:
             for name, by_cap in mine.items():
                 typical = {c: statistics.median(s["end"] for s in v) for c, v in by_cap.items()}

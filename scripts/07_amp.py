@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ddp_course import data, models, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import synchronize
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -45,7 +46,7 @@ def train(me, args, images, precision, compress):
     if cuda:
         gc.collect()  # the model before sits in a reference cycle
         torch.cuda.reset_peak_memory_stats()
-    ddp = DDP(build(args, images).to(me.device), device_ids=[me.device] if cuda else None)
+    ddp = DDP(build(args, images).to(me.device))
     sent = {}
 
     def watch(_, bucket):
@@ -75,8 +76,7 @@ def train(me, args, images, precision, compress):
             scaler.step(optimizer)
             scaler.update()
             skipped += scaler.get_scale() < before
-            if cuda:
-                torch.cuda.synchronize()
+            synchronize(me.device)
             ms.append(1e3 * (time.perf_counter() - start))
     dtypes = {str(t.dtype) for p in ddp.parameters() for t in (p, p.grad)}
     found = {

@@ -7,16 +7,16 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
-from ddp_course.hardware import CourseError
 from ddp_course.process_group import TIMEOUT, process_group
+from ddp_course.tools.collectives import gather
+from ddp_course.tools.errors import CourseError
 
 
 def setup(me, group=None, scale=2.0**12):
     """A small DDP model, plain SGD (lr 1, so that a step is the gradient), a scaler."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(me.device)
-    ids = [me.device] if me.device.type == "cuda" else None
-    ddp = DDP(model, device_ids=ids, process_group=group)
+    ddp = DDP(model, process_group=group)
     scaler = torch.amp.GradScaler(me.device.type, init_scale=scale)
     return ddp, torch.optim.SGD(ddp.parameters(), lr=1.0), scaler
 
@@ -131,7 +131,7 @@ def accumulated(me, k=4, max_norm=0.5):
 
 def drift(me, mine):
     """Largest difference of any rank's weights from rank 0's."""
-    everyone = results.gather(mine.pop("weights"))
+    everyone = gather(mine.pop("weights"))
     return checks.parity(everyone[0], everyone).value
 
 
@@ -150,7 +150,7 @@ def main():
         ):
             mine[name] = run()
             mine[name]["drift"] = drift(me, mine[name])
-        results.save("07_scaler", {"ranks": results.gather(mine)}, me.device)
+        results.save("07_scaler", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("measured", ", ".join(mine))
 

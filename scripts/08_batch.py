@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, data, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 MICRO, ACCUMULATION = 16, 8
 
@@ -23,7 +24,7 @@ def mlp(device, dropout=0.0):
 
 
 def wrap(model, me):
-    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    return DDP(model)
 
 
 def weights(model):
@@ -54,7 +55,7 @@ def large_batch(me, train, steps=5):
                         (F.cross_entropy(ddp(part[0]), part[1]) / len(parts)).backward()
                 (F.cross_entropy(ddp(parts[-1][0]), parts[-1][1]) / len(parts)).backward()
             optimizer.step()
-    gap = checks.parity(weights(alone), results.gather(weights(shared))).value
+    gap = checks.parity(weights(alone), gather(weights(shared))).value
     return {"size": size, "gap": gap}
 
 
@@ -105,7 +106,7 @@ def plateau(me, images, reduce, epochs=12):
             metric /= me.world_size
         scheduler.step(metric)
         rates.append(optimizer.param_groups[0]["lr"])
-    everyone = results.gather(weights(model))
+    everyone = gather(weights(model))
     return {"rates": rates, "drift": checks.parity(everyone[0], everyone).value}
 
 
@@ -151,7 +152,7 @@ def main():
             "same again": trained_bits(me, train, seed=1),
             "other dropout seed": trained_bits(me, train, seed=2),
         }
-        results.save("08_batch", {"ranks": results.gather(mine)}, me.device)
+        results.save("08_batch", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("measured", ", ".join(mine))
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, data, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 # A sum over the ranks that autograd knows: written out in lesson 02.
 AllReduce = runpy.run_path(str(Path(__file__).with_name("02_collectives.py")))["AllReduce"]
@@ -44,7 +45,7 @@ def net(norm):
 
 
 def wrap(model, me):
-    return DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    return DDP(model)
 
 
 def state(model):
@@ -67,7 +68,7 @@ def full_batch_gap(me, train, norm, convert=False, steps=3, per_rank=8):
             optimizer.zero_grad()
             F.cross_entropy(trained(x), y).backward()
             optimizer.step()
-    one, ranks = state(alone), results.gather(state(ddp.module))
+    one, ranks = state(alone), gather(state(ddp.module))
     gaps = {}
     for kind, is_kind in (("weights", lambda k: "running" not in k), ("buffers", lambda k: True)):
         some = [{k: v for k, v in d.items() if is_kind(k)} for d in (one, *ranks)]
@@ -131,7 +132,7 @@ def main():
             },
             "SyncBatchNorm": torchs_own(me, images.train),
         }
-        results.save("08_batchnorm", {"ranks": results.gather(mine)}, me.device)
+        results.save("08_batchnorm", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("measured", ", ".join(mine))
 

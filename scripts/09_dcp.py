@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import results
 from ddp_course.process_group import TIMEOUT, process_group
+from ddp_course.tools.collectives import gather
 
 
 def build():
@@ -89,7 +90,7 @@ def main():
             folder.mkdir(parents=True)
         dist.barrier()
         mine = compare(me, folder)
-        results.save("09_dcp", {"ranks": results.gather(mine)})
+        results.save("09_dcp", {"ranks": gather(mine)})
         if me.rank == 0:
             print("saved with torch.save, dcp.save and dcp.async_save")
 

@@ -9,15 +9,16 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
-from ddp_course.hardware import CourseError
 from ddp_course.models import ToyNet
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
+from ddp_course.tools.errors import CourseError
 
 
 def wrapped(me, seed=0):
     torch.manual_seed(seed)
     model = ToyNet().to(me.device)
-    return model, DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    return model, DDP(model)
 
 
 def first_words(error):
@@ -78,7 +79,7 @@ def rank_0_loads(me, folder, when):
     model = ToyNet().to(me.device)
     if when == "before" and me.rank == 0:
         model.load_state_dict(torch.load(path, map_location=me.device, weights_only=True))
-    ddp = DDP(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+    ddp = DDP(model)
     if when == "after" and me.rank == 0:
         model.load_state_dict(torch.load(path, map_location=me.device, weights_only=True))
     return drift_after_training(me, model, ddp)
@@ -107,7 +108,7 @@ def train(me, ddp, optimizer, steps):
 def drift_after_training(me, model, ddp, optimizer=None):
     train(me, ddp, optimizer or torch.optim.SGD(model.parameters(), lr=0.1), steps=5)
     mine = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
-    everyone = results.gather(mine)
+    everyone = gather(mine)
     return checks.parity(everyone[0], everyone).value
 
 
@@ -128,7 +129,7 @@ def main():
             "optimizer on rank 0": rank_0_optimizer(me, everywhere=False),
             "optimizer everywhere": rank_0_optimizer(me, everywhere=True),
         }
-        results.save("09_faults", {"ranks": results.gather(mine)}, me.device)
+        results.save("09_faults", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("tried", ", ".join(mine))
 

@@ -8,8 +8,10 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
 
-from ddp_course import checkpoint, checks, results
+from ddp_course import checks, results
 from ddp_course.process_group import process_group
+from ddp_course.tools import checkpoint
+from ddp_course.tools.collectives import gather
 
 training = runpy.run_path(str(Path(__file__).with_name("09_train.py")))
 Job, settings, wrap = (training[k] for k in ("Job", "settings", "wrap"))
@@ -113,7 +115,7 @@ def main():
     with process_group() as me:
         args.batch = me.world_size * (64 // me.world_size)
         mine = {"left out": leave_out(args, me), "other size": other_size(args, me)}
-        results.save("09_parts", {"ranks": results.gather(mine)}, me.device)
+        results.save("09_parts", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("stopped at step", STOP, "and resumed in", len(mine["left out"]), "ways")
 

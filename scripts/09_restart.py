@@ -7,8 +7,9 @@ import time
 import torch.distributed as dist
 
 from ddp_course import results
-from ddp_course.hardware import CourseError
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
+from ddp_course.tools.errors import CourseError
 
 
 def addresses():
@@ -34,7 +35,7 @@ def main():
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)  # torchrun ends this rank as soon as it sees that rank 1 is gone
         joined = [key for key in addresses() if key.startswith(own)]
-        everyone = results.gather({"before": before, "joined": joined})
+        everyone = gather({"before": before, "joined": joined})
         results.save("09_restart", {"ranks": everyone})
         if me.rank == 0:
             print(f"attempt {attempt}: joined, {len(before)} old addresses in the store")

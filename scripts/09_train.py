@@ -13,9 +13,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Sampler
 
-from ddp_course import checkpoint, data, results
-from ddp_course.hardware import CourseError
+from ddp_course import data, results
 from ddp_course.process_group import process_group
+from ddp_course.tools import checkpoint
+from ddp_course.tools.collectives import gather
+from ddp_course.tools.errors import CourseError
 
 
 def settings(argv=None):
@@ -133,7 +135,7 @@ class Job:
 def wrap(job, device):
     """DDP, past its first backward: it then lays its buckets out anew, and from three ranks on
     another layout sums in another order. A resumed run would make one step in the first one."""
-    ddp = DDP(job.model, device_ids=[device] if device.type == "cuda" else None)
+    ddp = DDP(job.model)
     job.model.eval()  # no dropout, so no random number is drawn
     ddp(torch.zeros(2, 1, 8, 8, device=device)).sum().backward()
     job.model.train()
@@ -175,7 +177,7 @@ def run(args, me, accident=planted, name="09_train"):
     if me.rank == 0:
         print(f"steps {first} to {job.step}, weights {job.digest()}")
     mine = {"first": first, "last": job.step, "digest": job.digest()}
-    results.save(name, {"ranks": results.gather(mine)}, me.device)
+    results.save(name, {"ranks": gather(mine)}, me.device)
 
 
 @record

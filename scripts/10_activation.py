@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 WIDTH, BLOCKS = 128, 16
 
@@ -48,8 +49,7 @@ class Net(nn.Module):
 def under_ddp(me, reentrant, **options):
     """Two steps; what DDP says, or "works"."""
     net = Net(4, reentrant).to(me.device)
-    ids = [me.device] if me.device.type == "cuda" else None
-    ddp = DDP(net, device_ids=ids, **options)
+    ddp = DDP(net, **options)
     x = torch.randn(8, WIDTH, device=me.device, requires_grad=True)
     try:
         for _ in range(2):
@@ -70,7 +70,7 @@ def main():
                 ("static_graph", {"static_graph": True}),
             ):
                 mine[f"use_reentrant={reentrant}, {name}"] = under_ddp(me, reentrant, **options)
-        results.save("10_activation", {"ranks": results.gather(mine)}, me.device)
+        results.save("10_activation", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("tried", len(mine), "combinations")
 

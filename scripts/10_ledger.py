@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 WIDTH, BLOCKS = 256, 4
 
@@ -55,8 +56,7 @@ def adam(parameters):
 
 def with_ddp(me):
     model = build().to(me.device)
-    ids = [me.device] if me.device.type == "cuda" else None
-    return DDP(model, device_ids=ids), adam(model.parameters())
+    return DDP(model), adam(model.parameters())
 
 
 def with_zero1(me):
@@ -137,7 +137,7 @@ def main():
     with process_group() as me:
         mine = ledger(me)
         size = sum(p.numel() for p in build().parameters())
-        results.save("10_ledger", {"size": size, "ranks": results.gather(mine)}, me.device)
+        results.save("10_ledger", {"size": size, "ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print(f"{size:,} parameters, {len(mine)} strategies")
 

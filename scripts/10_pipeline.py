@@ -13,8 +13,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
-from ddp_course.hardware import CourseError
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
+from ddp_course.tools.errors import CourseError
 
 STEPS, BATCH, MICRO_BATCHES = 3, 32, 4
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
@@ -88,14 +89,13 @@ def stage_in_ddp(me, give_shapes):
     """The whole model as one stage, in DDP: what it says, or the gap to one process."""
     alone, _ = dist.new_subgroups(1)  # a pipeline for each rank
     model = whole_model().to(me.device)
-    ids = [me.device] if me.device.type == "cuda" else None
     x, y = (t.chunk(me.world_size)[me.rank].to(me.device) for t in samples())
     shapes = {
         "input_args": (x.chunk(MICRO_BATCHES)[0],),
         "output_args": (y.chunk(MICRO_BATCHES)[0],),
     }
     shapes = shapes if give_shapes else {}
-    ddp = DDP(model, device_ids=ids)
+    ddp = DDP(model)
     stage = PipelineStage(ddp, 0, 1, me.device, group=alone, **shapes)
     schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=F.mse_loss)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -177,7 +177,7 @@ def main():
                 for kind, m in (("GPipe", 4), ("GPipe", 8), ("1F1B", 8))
             },
         }
-        results.save("10_pipeline", {"ranks": results.gather(mine)}, me.device)
+        results.save("10_pipeline", {"ranks": gather(mine)}, me.device)
         if me.rank == 0:
             print("largest gap to one process:", mine["GPipe"]["gap"])
 

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 
 class TwoDevices(nn.Module):
@@ -57,7 +58,7 @@ def main():
     os.environ["DDP_COURSE_DEVICE"] = "cpu"  # gloo takes the gradients of several devices
     with process_group() as me:
         model = TwoDevices(*my_devices(me))
-        together = train(me, model, DDP(model))  # no device_ids
+        together = train(me, model, DDP(model))
         alone = train(me, TwoDevices(*my_devices(me)))
         mine = {
             "devices": [str(d) for d in my_devices(me)],
@@ -66,7 +67,7 @@ def main():
                 sum(p.nbytes for p in half.parameters()) for half in (model.front, model.back)
             ],
         }
-        results.save("10_two_devices", {"ranks": results.gather(mine)}, my_devices(me)[0])
+        results.save("10_two_devices", {"ranks": gather(mine)}, my_devices(me)[0])
         if me.rank == 0:
             print("devices of rank 0:", mine["devices"], "gap to one process:", mine["gap"])
 

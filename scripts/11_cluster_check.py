@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from ddp_course import results
 from ddp_course.hardware import count_cores
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 PAIR_BYTES, ALL_BYTES = 2 * 2**20, 8 * 2**20
 ALL_PAIRS = 16  # up to so many ranks every pair is measured, beyond only the first of each node
@@ -153,17 +154,17 @@ def main():
     parser.add_argument("--mbit", type=int, nargs="+", default=[50, 100, 200, 400, 1000])
     args = parser.parse_args()
     with process_group() as me:
-        everyone = results.gather(who(me))
+        everyone = gather(who(me))
         offsets, gloo = [0.0] * me.world_size, dist.new_group(backend="gloo")
         for peer in range(1, me.world_size):
             offsets[peer] = clock_offset(me, peer, gloo)
             dist.barrier()
-        offsets = [theirs[rank] for rank, theirs in enumerate(results.gather(offsets))]
+        offsets = [theirs[rank] for rank, theirs in enumerate(gather(offsets))]
         links = []
         for a, b in pairs_to_measure(everyone):
             links.append([a, b, PAIR_BYTES / one_way(me, a, b)])
             dist.barrier()  # one pair at a time
-        every = results.gather(links)  # the sender's time counts
+        every = gather(links)  # the sender's time counts
         links = [every[a][i] for i, (a, _, _) in enumerate(links)]
         busbw = bus_bandwidth(me)
         found = {"ranks": everyone, "offsets": offsets, "links": links, "busbw": busbw}

@@ -6,6 +6,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from ddp_course.tools.collectives import synchronize
+
 
 def limit(device, mbit):
     """Let what leaves this node through the device be at most so fast (token bucket filter)."""
@@ -20,8 +22,7 @@ def seconds(tensor, repeats):
         dist.barrier()
         start = time.perf_counter()
         dist.all_reduce(tensor)
-        if tensor.is_cuda:
-            torch.cuda.synchronize()
+        synchronize(tensor.device)
         took = torch.tensor(time.perf_counter() - start, device=tensor.device)
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         best = min(best, took.item())

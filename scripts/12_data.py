@@ -9,7 +9,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils import data as tud
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ddp_course import audit, gallery, results
+from ddp_course import gallery
+from ddp_course.tools import audit
+from ddp_course.tools.collectives import gather
 
 drift = import_module("12_drift")
 N, EPOCHS = 48, 3
@@ -168,7 +170,7 @@ def metric_of_rank_0(me, fixed, group):
 def gathered_out_of_order(me, fixed, group):
     """Rank after rank is not the order of the data set."""
     (predicted, labels), mine = predictions(), mine_of(me)
-    parts = results.gather([mine, predicted[mine].tolist()])
+    parts = gather([mine, predicted[mine].tolist()])
     together = torch.tensor([p for _, part in parts for p in part])
     if fixed:
         place = torch.tensor([i for indices, _ in parts for i in indices])

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ddp_course import audit, gallery
+from ddp_course import gallery
+from ddp_course.tools import audit
 
 STEPS = 4
 

@@ -47,7 +47,7 @@ def plain(me, n):
     train = TensorDataset(images, torch.tensor(digits.target[:n]))
     sampler = DistributedSampler(train, seed=0)
     loader = DataLoader(train, BATCH // me.world_size, sampler=sampler)
-    ddp = DDP(PlainCNN().to(me.device), device_ids=None if me.device.type == "cpu" else [me.device])
+    ddp = DDP(PlainCNN().to(me.device))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)

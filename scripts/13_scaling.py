@@ -17,15 +17,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddp_course import results
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather, synchronize
 
 BATCH, IMAGE = 64, (3, 32, 32)
 ROUNDS, STEPS = 6, 4
 MESSAGES = (4, 2**20)  # bytes, for alpha and bandwidth
-
-
-def wait_for(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def endless(loader):
@@ -76,7 +72,7 @@ def timed(work, times, group, device):
     start = time.perf_counter()
     for _ in range(times):
         work()
-    wait_for(device)
+    synchronize(device)
     dist.barrier(group)
     return (time.perf_counter() - start) / times
 
@@ -100,7 +96,7 @@ def measure(me):
     kinds |= {
         f"{kind} {n}": (step, 1 if kind == "DataParallel" else n) for kind, step in extra.items()
     }
-    names += [f"{kind} {n}" for kind in results.gather(list(extra))[0]]
+    names += [f"{kind} {n}" for kind in gather(list(extra))[0]]
     seconds = {name: [] for name in names}
     for _ in range(ROUNDS):
         for name in names:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from ddp_course import results
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 IMAGE, BATCH, STEPS, ROUNDS = (3, 32, 32), 32, 6, 3
 READ, LATE = 0.002, 0.04  # seconds: to read one image from a slow disk; that a rank is late
@@ -137,7 +138,7 @@ def main():
     os.environ["DDP_COURSE_DEVICE"] = "cpu"
     torch.set_num_threads(1)
     with process_group() as me:
-        ranks = results.gather(measure(me))
+        ranks = gather(measure(me))
         results.save("13_thieves", {"ranks": ranks, "cases": list(CASES), "order": ORDER})
         if me.rank == 0:
             for name in CASES:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from ddp_course import checks, data, models, results
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import gather
 
 BATCH, ACCUMULATE, STEPS, CLIP = 64, 2, 60, 1.0  # BATCH: images in a micro-batch, on all ranks
 
@@ -101,7 +102,7 @@ def scheduler_steps():
 def run(me):
     theirs, accuracy, wrapper = with_accelerate()
     ours, written = written_out(me)
-    gap = checks.parity(theirs, results.gather(ours)).value
+    gap = checks.parity(theirs, gather(ours)).value
     found = {"gap": gap, "accuracy": accuracy, "written_out": written}
     found |= {"wrapper": wrapper, "schedule": scheduler_steps()}
     results.save("14_accelerate", found)

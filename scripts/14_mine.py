@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from ddp_course import audit, data, models, results
+from ddp_course import data, models, results
+from ddp_course.tools import audit
 
 BATCH, EPOCHS = 64, 10  # images in one step of the optimizer, on all ranks together; keep both
 FOLDER = results.path("14_mine").with_suffix("")

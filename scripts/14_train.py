@@ -25,9 +25,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Sampler
 from tqdm import tqdm
 
-from ddp_course import checkpoint, data, models, results
-from ddp_course.hardware import CourseError
-from ddp_course.process_group import everywhere, process_group
+from ddp_course import data, models, results
+from ddp_course.process_group import process_group
+from ddp_course.tools import checkpoint
+from ddp_course.tools.collectives import all_or_none, gather
+from ddp_course.tools.errors import CourseError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -213,7 +215,7 @@ class Training:
 
     def resume(self):
         """Go on where the newest checkpoint is, if there is one: on every rank."""
-        everywhere(self.make_folder, first_of_node=True)
+        all_or_none(self.make_folder, first_of_node=True)
         found = checkpoint.load(self.args.folder)
         if not found:
             return
@@ -258,7 +260,7 @@ class Log:
 
 def train(args, me):
     job = Training(args, me)
-    ddp = DDP(job.model, device_ids=[me.device] if job.cuda else None)
+    ddp = DDP(job.model)
     job.model.eval()  # one backward for nothing: after it DDP lays out its buckets (lesson 09)
     ddp(torch.zeros(1, *job.images.shape, device=me.device)).sum().backward()
     job.model.train()
@@ -298,7 +300,7 @@ def report(job, log, first, scores, speed):
     log.say(f"accuracy {scores[0]:.4f} on {len(job.images.test)} test images, weights {digest}")
     log.close()
     found = {"first": first, "steps": job.step, "accuracy": scores[0], "loss": scores[1]}
-    found |= {"images_per_s": speed, "precision": job.precision, "digests": results.gather(digest)}
+    found |= {"images_per_s": speed, "precision": job.precision, "digests": gather(digest)}
     results.save("14_train", found, job.me.device)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from launch import ROOT, torchrun
 
-from ddp_course import audit
+from ddp_course.tools import audit
 
 # case: (data split?, in sync?, averaged?), and words of the evidence.
 EXPECTED = {

@@ -13,8 +13,9 @@ import torch
 from launch import ROOT, torchrun
 from torch.utils.data import DistributedSampler
 
-from ddp_course import checkpoint, process_group
-from ddp_course.hardware import CourseError
+from ddp_course import process_group
+from ddp_course.tools import checkpoint
+from ddp_course.tools.errors import CourseError
 
 
 def model(width=1000):

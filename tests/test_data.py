@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.datasets import CIFAR10
 
 from ddp_course import data
-from ddp_course.hardware import CourseError
+from ddp_course.tools.errors import CourseError
 
 
 def write_idx(file, array):

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from launch import ROOT, python, two_at_a_time
 
-from ddp_course import diagnose
+from ddp_course.tools import diagnose
 
 STUCK = ROOT / "tests/workers/stuck.py"
 # case: exit code, its headline, and the line of rank 1 (or what is said of it).

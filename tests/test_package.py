@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ddp_course import checks, results
-from ddp_course.hardware import CourseError
 from ddp_course.models import SmallCNN, ToyNet, resnet18_small
+from ddp_course.tools.errors import CourseError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 import pytest
 from launch import ROOT, python, two_at_a_time
 
-from ddp_course import diagnose
+from ddp_course.tools import diagnose
 
 BOTH = "DID NOT MEET: ranks 0, 1"
 ONE = "DID NOT ARRIVE: rank 1"

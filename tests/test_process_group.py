@@ -10,10 +10,11 @@ import torch.distributed as dist
 from launch import ROOT, python, torchrun
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ddp_course.hardware import CourseError
 from ddp_course.models import ToyNet
 from ddp_course.nodes import free_port
-from ddp_course.process_group import everywhere, process_group
+from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import all_or_none
+from ddp_course.tools.errors import CourseError
 
 WORKERS = ROOT / "tests/workers"
 
@@ -95,9 +96,9 @@ def test_taken_port(alone, capsys):
 
 
 def test_everywhere_without_a_group():
-    assert everywhere(lambda: 3) == 3
+    assert all_or_none(lambda: 3) == 3
     with pytest.raises(OSError):
-        everywhere(lambda: Path("/nowhere").read_text())
+        all_or_none(lambda: Path("/nowhere").read_text())
 
 
 def test_two_ranks_together(tmp_path):

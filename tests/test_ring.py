@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_course import ring
-from ddp_course.hardware import CourseError
+from ddp_course.tools.errors import CourseError
 
 NAMES = [name for name in ring.ALGORITHMS if name != "two-level"]
 

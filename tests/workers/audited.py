@@ -21,8 +21,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from ddp_course import audit, results
+from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools import audit
+from ddp_course.tools.collectives import gather
 
 DATA = TensorDataset(
     torch.randn(48, 6, generator=torch.Generator().manual_seed(0)),
@@ -480,7 +482,7 @@ def main():
         found["bits"] = bits(me)
         found["keys left"] = keys()
         found["skipped"] = skipped(me)
-        results.save("audited", {"ranks": results.gather(found)})
+        results.save("audited", {"ranks": gather(found)})
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from ddp_course import checkpoint, results
-from ddp_course.hardware import CourseError
+from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools import checkpoint
+from ddp_course.tools.errors import CourseError
 
 training = runpy.run_path(str(Path(__file__).resolve().parents[2] / "scripts/14_train.py"))
 JPEGS = ["--data", "folder", "--model", "resnet18", "--batch", "4", "--shift", "2"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from ddp_course import audit, grade
+from ddp_course import grade
+from ddp_course.tools import audit
 
 if __name__ == "__main__":
     folder, watch = Path(sys.argv[1]), audit.watch

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torchvision.datasets import MNIST
 
 from ddp_course import data, results
-from ddp_course.hardware import CourseError
-from ddp_course.process_group import everywhere, process_group
+from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import all_or_none
+from ddp_course.tools.errors import CourseError
 
 MNIST.mirrors = ["http://127.0.0.1:9/"]  # nobody listens there: the download must fail
 
@@ -54,13 +55,13 @@ def main(folder):
     with process_group(timeout=timedelta(seconds=2)) as me:
         mine = {
             "me": [me.rank, me.local_rank, me.world_size, str(me.device)],
-            "value": everywhere(lambda: me.rank * 10),
-            "one fails": message(lambda: everywhere(fail_on_rank_1)),
+            "value": all_or_none(lambda: me.rank * 10),
+            "one fails": message(lambda: all_or_none(fail_on_rank_1)),
             "no folder": message(lambda: data.load("folder", folder / "absent")),
             "no name": message(lambda: data.load("imagenet")),
             "no network": message(lambda: data.load("mnist", folder / "mnist")),
         }
-        everywhere(lambda: slow_download(folder / "log"), first_of_node=True)
+        all_or_none(lambda: slow_download(folder / "log"), first_of_node=True)
         mine["log"] = (folder / "log").read_text()
         ranks = [None] * me.world_size
         dist.all_gather_object(ranks, mine)

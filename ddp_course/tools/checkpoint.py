@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from ddp_course import results
-from ddp_course.hardware import CourseError
-from ddp_course.process_group import everywhere
+from ddp_course.tools.collectives import all_or_none, gather, get_rank
+from ddp_course.tools.errors import CourseError
 
 _NAME = re.compile(r"step-(\d{9,})-([0-9a-f]{16})\.pt")
 _passed_over = set()  # files that load() could not use: they don't count as kept
@@ -89,10 +87,10 @@ def save(folder, step, state, mine=None, keep=3):
         On every rank, if it can't be written (disk full, read-only folder), holds what could not
         be read again, or is not seen by all nodes. What was there stays.
     """
-    folder, rank = Path(folder), _rank()
-    content = {"step": step, "state": state, "ranks": results.gather(mine)}
-    everywhere(lambda: _write(folder, step, content, keep) if rank == 0 else None, patient=True)
-    everywhere(lambda: _see(folder, step))
+    folder, rank = Path(folder), get_rank()
+    content = {"step": step, "state": state, "ranks": gather(mine)}
+    all_or_none(lambda: _write(folder, step, content, keep) if rank == 0 else None, patient=True)
+    all_or_none(lambda: _see(folder, step))
 
 
 def load(folder, fits=None):
@@ -120,14 +118,14 @@ def load(folder, fits=None):
         On every rank: there are checkpoints, but none is usable, or not all ranks see the same.
         (To start over silently would be to lose them.)
     """
-    folder, rank = Path(folder), _rank()
-    seen = results.gather([path.name for *_, path in _files(folder)])
-    everywhere(lambda: _same(folder, seen))
-    found = everywhere(lambda: _newest(folder, fits) if rank == 0 else None, patient=True)
-    name = results.gather(found)[0]
+    folder, rank = Path(folder), get_rank()
+    seen = gather([path.name for *_, path in _files(folder)])
+    all_or_none(lambda: _same(folder, seen))
+    found = all_or_none(lambda: _newest(folder, fits) if rank == 0 else None, patient=True)
+    name = gather(found)[0]
     if name is None:
         return None
-    content = everywhere(lambda: _read(folder / name))
+    content = all_or_none(lambda: _read(folder / name))
     ranks = content["ranks"]
     mine = ranks[rank] if len(ranks) == len(seen) else None
     return Checkpoint(content["step"], content["state"], mine, len(ranks))
@@ -169,10 +167,6 @@ def set_rng_state(state, device="cpu"):
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     if state["cuda"] is not None and torch.device(device).type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def _rank():
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def _files(folder):

@@ -1,6 +1,6 @@
 """Run a launch; when it hangs or dies, say which rank, at which line, and end it.
 
-    python -m ddp_course.diagnose [--after SECONDS] -- torchrun --standalone ... script.py
+    python -m ddp_course.tools.diagnose [--after SECONDS] -- torchrun --standalone ... script.py
 
 The launch runs as always. `watch_rank` goes along in every rank and notes where it stands; torchrun
 keeps what each rank prints. The report is the last thing printed, on stdout.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from ddp_course import watch_rank
+from ddp_course.tools.diagnose import probe as watch_rank
 
 HUNG, USAGE = 124, 2
 LOOK_EVERY = 0.5  # seconds
@@ -526,7 +526,7 @@ def run(command, after):
 
 def main(words=None):
     parser = argparse.ArgumentParser(
-        prog="python -m ddp_course.diagnose",
+        prog="python -m ddp_course.tools.diagnose",
         usage="%(prog)s [--after SECONDS] -- torchrun --standalone --nproc-per-node 2 script.py",
     )
     parser.add_argument("--after", type=float, default=60.0, metavar="SECONDS")
@@ -541,6 +541,3 @@ def main(words=None):
         parser.error(f"there is no command {command[0]}: is the environment of torch active?")
     return run(command, asked.after)
 
-
-if __name__ == "__main__":
-    sys.exit(main())

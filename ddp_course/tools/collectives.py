@@ -1,0 +1,134 @@
+"""Collectives that several tools need: exchange, agree, wait, leave.
+
+They work without a process group, too: then there is one rank.
+"""
+
+import gc
+import os
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ddp_course.tools.errors import CourseError
+
+SLOW_WORK = timedelta(hours=2)  # for a download; a rank that dies ends the wait at once
+
+
+def together():
+    """Whether this process is in a process group.
+
+    Returns
+    -------
+    bool
+    """
+    return dist.is_available() and dist.is_initialized()
+
+
+def get_rank():
+    """This process's rank in the default group; 0 without one.
+
+    Returns
+    -------
+    int
+    """
+    return dist.get_rank() if together() else 0
+
+
+def gather(mine):
+    """Exchange what the ranks found: every rank gets a list, one entry a rank.
+
+    Parameters
+    ----------
+    mine : object
+        Anything pickle can hold.
+
+    Returns
+    -------
+    list
+        In rank order.
+    """
+    if not together():
+        return [mine]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def synchronize(device):
+    """Wait until the work queued on a device is done; the CPU has none queued.
+
+    Parameters
+    ----------
+    device : str or torch.device
+    """
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def all_or_none(work, *, first_of_node=False, patient=False):
+    """Run ``work()`` on every rank; if it fails on one, fail on all.
+
+    Without this, a rank that can't read its data leaves, and the others wait
+    for it in the next collective. Works without a process group too.
+
+    Parameters
+    ----------
+    work : callable without arguments
+    first_of_node : bool
+        Run on local rank 0 of each node only. For downloads; patient.
+    patient : bool
+        Wait for slow work, up to two hours, in a group of its own.
+
+    Returns
+    -------
+    object
+        What ``work`` returned; None on a rank that waited.
+
+    Raises
+    ------
+    CourseError
+        On every rank, with the message of the first rank that failed.
+    """
+    result, failure, group = None, None, None
+    mine = not first_of_node or int(os.environ.get("LOCAL_RANK", 0)) == 0
+    if together() and (first_of_node or patient):
+        group = dist.new_group(backend="gloo", timeout=SLOW_WORK)
+    try:
+        if mine:
+            result = work()
+    except Exception as error:
+        if not together():
+            raise
+        failure = str(error) if isinstance(error, CourseError) else f"{error!r}"
+    if together():
+        failures = [None] * dist.get_world_size()
+        dist.all_gather_object(failures, failure, group=group)
+        if group is not None:
+            dist.destroy_process_group(group)
+        failure = next((f for f in failures if f), None)
+        if failure:
+            error = CourseError(failure)
+            error.on_every_rank = True
+            raise error
+    return result
+
+
+def leave_group():
+    """Destroy the default process group without a crash; call it where no DDP model is in use.
+
+    DDP sits in a reference cycle and holds the group, so that a collection comes first. And a
+    hook's callback ends in gloo's thread: were that thread the last to hold the group, it would
+    have to wait for its own end ("Resource deadlock avoided", exit code -6). So the group is
+    kept until nobody else holds it, two seconds at most.
+    """
+    gc.collect()
+    if not together():
+        return
+    group, alone, end = dist.group.WORLD, object(), time.monotonic() + 2
+    dist.destroy_process_group()
+    while sys.getrefcount(group) > sys.getrefcount(alone) and time.monotonic() < end:
+        time.sleep(0.001)
+    del group  # a traceback that passes here would hold it
