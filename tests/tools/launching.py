@@ -71,7 +71,9 @@ def elastic(function, *args, ranks=2, env=None, timeout=60):
         except ChildFailedError as error:
             printed = "".join(p.read_text() for p in sorted(Path(logs).rglob("*.log")))
             if late.finished.is_set():
-                raise TimeoutError(f"no end after {timeout} s; the ranks printed:\n{printed}") from None
+                raise TimeoutError(
+                    f"no end after {timeout} s; the ranks printed:\n{printed}"
+                ) from None
             error.args = (f"{error}\nThe ranks printed:\n{printed}",)
             raise
         finally:
