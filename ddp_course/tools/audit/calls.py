@@ -81,10 +81,12 @@ def _note(kind, signature, args, kwargs):
         site = _site(sys._getframe(2))
         if site is None:
             return
-        given = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
         group = given.get("group") or dist.group.WORLD
         ranks = list(dist.get_process_group_ranks(group))
-        call = Call(site, kind, *_size(kind, given), _how(given), group.group_name)
+        call = Call(site, kind, *_size(kind, given), _how(given, group), group.group_name)
         tensor = given.get("tensor") if kind == "all_reduce" else None
         graph = tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
         for listener in list(_listeners):
@@ -121,9 +123,12 @@ def _size(kind, given):
     return dtype, sum(t.numel() for t in tensors)
 
 
-def _how(given):
-    for name in ("src", "dst", "group_src", "group_dst"):
-        if given.get(name) is not None:
-            return f"{'from' if name.endswith('src') else 'to'} {given[name]}"
-    operation = given.get("op")
-    return "" if operation is None else str(operation).removeprefix("RedOpType.")
+def _how(given, group):
+    """The root, as a rank of the default group, or the operation."""
+    for name, word in (("src", "from"), ("dst", "to")):
+        if name in given:
+            root, in_group = given[name], given.get(f"group_{name}")
+            if root is None and in_group is not None:
+                root = dist.get_global_rank(group, in_group)
+            return f"{word} {root or 0}"
+    return str(given.get("op") or "").removeprefix("RedOpType.")

@@ -155,6 +155,8 @@ def _judge_buffers(report, logs):
         )
     elif drift:
         report.in_sync.answer = False
-        report.in_sync.evidence.append(f"buffers differ at the end, too: {line}, and none mends it")
+        report.in_sync.evidence.insert(
+            0, f"buffers differ at the end: {line}, and nothing mends it"
+        )
     else:
         report.notes.append(f"buffers differ at times: {line}")

@@ -54,6 +54,23 @@ def _first_difference(logs, sequences, where):
         if len({call and call[1:5] for _, call in known}) > 1:
             said = ", ".join(f"rank {log.rank} {_say(call)}" for log, call in _two_kinds(known))
             return f"collective {at + 1}{where}: {said}"
+    for other in sequences[1:]:
+        if line := _swapped(logs[0].rank, sequences[0], logs[sequences.index(other)].rank, other):
+            return f"collective {line}{where}"
+    return None
+
+
+def _swapped(rank, calls, other_rank, others):
+    """Calls alike in kind and size, but by lines that another rank passes in another order."""
+    pairs = [(a, b) for a, b in zip(calls, others) if a.site != b.site]
+    first = {}
+    for at, (a, b) in enumerate(pairs):
+        if (b, a) in first:
+            return (
+                f"{1 + calls.index(b)}: rank {rank} at {b.site} and then at {a.site}, rank "
+                f"{other_rank} the other way round ({_say(a)[4 + len(a.site) :]})"
+            )
+        first.setdefault((a, b), at)
     return None
 
 

@@ -173,9 +173,11 @@ def judge_gradients(report, logs):
     if len(set(steps)) > 1:
         verdict.evidence.append("ranks made unequal numbers of steps, which can't be paired")
         return
-    found = _Gradients(n)
+    found, nan = _Gradients(n), nan_since(logs)
     for step, rows in enumerate(zip(*(log.steps for log in logs))):
         found.look(step, rows)
+        if nan == (step, True):  # from here on all is NaN
+            break
     for (what, answer), since in found.odd.items():
         first = min(since.values())
         line = f"{what}, since step {first}: {some(k for k, at in since.items() if at == first)}"

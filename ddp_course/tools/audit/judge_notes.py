@@ -60,17 +60,17 @@ def _left_over(logs):
     """Gradients that were there already when a backward began."""
     steps, carried, dangling, twice = len(logs[0].steps), [], [], []
     for at, rows in enumerate(zip(*(log.steps for log in logs))):
-        before = None
-        for backwards in zip(*(row.backwards for row in rows)):
-            left = max(b.left for b in backwards)
-            after = backwards[0].after
-            if left > 0 and after == "step":
+        backwards = list(zip(*(row.backwards for row in rows)))
+        clean = [i for i, b in enumerate(backwards) if not any(one.left for one in b)]
+        # What was there before gradients were last cleared can't matter to the step.
+        for i in range(clean[-1] + 1 if clean else 0, len(backwards)):
+            after = backwards[i][0].after
+            if after == "step":
                 carried.append(at)
-            elif left > 0 and after == "another":
+            elif after == "another":
                 dangling.append(at)
-            elif left > 0 and before and _alike(before):
+            elif i and _alike(backwards[i - 1]):
                 twice.append(at)
-            before = backwards
     if dangling:
         yield (
             f"in {len(set(dangling))} of {steps} steps, first {dangling[0]}, backward() added to "

@@ -45,13 +45,13 @@ class Recorder:
     def __init__(self, model, optimizer, scaler, rank):
         self.model, self.optimizer, self.scaler, self.ddp = model, optimizer, scaler, None
         self.log = Log(rank=rank, torch=torch.__version__, seed=torch.initial_seed())
-        self.names, self.hooked, self.project = {}, set(), Projector()
+        self.names, self.held, self.hooked, self.project = {}, set(), set(), Projector()
         self.handles, self.undo = [], []
         self.local, self.reduced = {}, {}  # this step's, by parameter: (projection, length); one
         self.begun = self.queued = False  # in a backward, and its end is awaited
         self.forwarded = False  # a training forward, and no backward since
         self.backwards, self.before = [], "step"  # Backward with tensors; what came last
-        self.lasting = {}  # parameter: the largest length its gradients have had, a tensor
+        self.moved = {}  # parameter that had a gradient: was it ever other than 0?
         self.settings = None
 
     @safely
@@ -87,6 +87,7 @@ class Recorder:
     def look_for_parameters(self):
         """Also those that only the optimizer holds, and those that were unfrozen meanwhile."""
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.held = set(held)
         for at, p in enumerate(held):
             if p not in self.names:
                 shape = " × ".join(map(str, p.shape)) or "one number"
@@ -111,7 +112,7 @@ class Recorder:
         if not self.begun:  # what this backward doesn't touch stays as it is
             self.begun, self.forwarded = True, False
             self.local = {q: self.measure(q) for q in self.with_gradient() if q is not p}
-            left = [length for _, length in self.local.values()]
+            left = [length for q, (_, length) in self.local.items() if q in self.held]
             self.backwards.append([left, self.before, []])
         self.local[p] = self.measure(p)
         if self.ddp and not p.grad.is_sparse and p.grad.stride() != p.stride():
@@ -155,9 +156,8 @@ class Recorder:
 
     def note_step(self):
         groups, rows = self.optimizer.param_groups, {}
-        stepped = {p for group in groups for p in group["params"]}
         for p in self.with_gradient():
-            if p in stepped:  # another optimizer's may be reduced later
+            if p in self.held:  # another optimizer's may be reduced later
                 given = self.project(p.grad)
                 zero = torch.zeros_like(given)
                 # Without a local one DDP may have brought that of other ranks.
@@ -171,8 +171,7 @@ class Recorder:
             for i, p in enumerate(rows)
         }
         for p, gradient in zip(rows, gradients.values()):
-            largest = max(abs(gradient.given), gradient.length)
-            self.lasting[p] = max(self.lasting.get(p, 0.0), largest)
+            self.moved[p] = self.moved.get(p) or bool(gradient.given or gradient.length)
         settings = _settings(groups)
         same, self.settings = settings == self.settings, settings
         self.log.steps.append(
@@ -207,8 +206,13 @@ class Recorder:
 
     def schedulers(self):
         """The schedules of this optimizer, also those inside of another library's wrapper."""
-        found = [x for x in gc.get_objects() if issubclass(type(x), LRScheduler)]
-        return [s for s in found if getattr(s, "optimizer", None) is self.optimizer]
+        if not hasattr(self.optimizer.step, "_wrapped_by_lr_sched"):  # a schedule leaves this mark
+            return []
+        # Who refers to the optimizer: a schedule, or (once somebody has looked at it) its __dict__.
+        found = gc.get_referrers(self.optimizer)
+        found += [x for d in found if isinstance(d, dict) and "last_epoch" in d
+                  for x in gc.get_referrers(d)]  # fmt: skip
+        return list({id(x): x for x in found if issubclass(type(x), LRScheduler)}.values())
 
     def stop(self):
         for handle in self.handles:
@@ -230,8 +234,8 @@ class Recorder:
             for s in self.schedulers()
         ]
         asked = [p for group in held for p in group["params"] if p.requires_grad]
-        log.without = [self.names[p] for p in asked if p not in self.lasting]
-        log.zeros = [self.names[p] for p in asked if self.lasting.get(p) == 0]
+        log.without = [self.names[p] for p in asked if p not in self.moved]
+        log.zeros = [self.names[p] for p in asked if self.moved.get(p) is False]
         state = {
             f"{self.names[p]}.{key}": value
             for p, values in self.optimizer.state.items()
@@ -239,7 +243,7 @@ class Recorder:
             if p in self.names
         }
         tensors = {name: value for name, value in state.items() if torch.is_tensor(value)}
-        numbers = {k: v for k, v in state.items() if isinstance(v, (int, float))}
+        numbers = {k: v for k, v in state.items() if isinstance(v, int)}  # not LBFGS's loss
         log.state = named_bits(tensors.items()) | numbers
 
 
