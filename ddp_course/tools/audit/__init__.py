@@ -48,7 +48,14 @@ def watch(model, optimizer, loader=None, validation=None, scaler=None, group=Non
 
     Notes
     -----
-    COST
+    It costs some 0.2 ms per parameter tensor and step, and five passes over its numbers. On two
+    shared CPU cores with gloo, two ranks, torch 2.14.1, a step took 2.0 times as long for an MLP
+    of six small tensors (7.1 ms, 3.5 without) and 1.04 times for 1.6 million parameters of a conv
+    net (202 ms, 195 without). Of it the fourth question, with one all_reduce of the loop a step:
+    1.08 times for the MLP, 0.98 for the conv net, which is noise. Medians over 14 rounds of 39
+    and of 3 steps; in each round plain, without and with the fourth question took turns, in one
+    order and back. On a GPU it waits for the device a few times a step. Memory: a vector as long
+    as the largest parameter, some 6 numbers per tensor and step for the log.
 
     Loops that reduce gradients by hand and clip them in every step can't be told from a sum. A
     DDP built inside the block is fine; one built before with a group of its own is to be passed
