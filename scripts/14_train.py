@@ -30,6 +30,7 @@ from ddp_course.process_group import process_group
 from ddp_course.tools import checkpoint, preemption
 from ddp_course.tools.collectives import all_or_none, gather
 from ddp_course.tools.errors import CourseError
+from ddp_course.tools.launched import world_of_one
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -317,6 +318,8 @@ def main():
     args = settings()
     alone()
     with process_group(timeout=timedelta(minutes=10)) as me:
+        if words := world_of_one(me.world_size):
+            raise CourseError(words)
         train(args, me)
 
 

@@ -38,9 +38,13 @@ def ranks_of(launch):
     return found
 
 
-def train(epochs, folder, runs, kill=None, number=signal.SIGKILL):
-    """One training; kill is (rank, seconds after the ranks started; after the first checkpoint,
-    if it isn't SIGKILL). Its result, the newest checkpoint then, seconds, its log."""
+def step_of_newest(folder):
+    return max((int(p.name[5:14]) for p in Path(folder).glob("step-*.pt")), default=0)
+
+
+def train(epochs, folder, runs, kill=None, number=signal.SIGKILL, after=0):
+    """One training; kill is (rank, seconds after the ranks started, or after the checkpoint of
+    step `after`). Its result, the newest checkpoint then, seconds, its log."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "DDP_COURSE_RUNS": str(runs)}
     with open(runs / "log", "w+") as log:
         training = [*TRAINING, "--epochs", epochs, "--folder", folder]
@@ -49,17 +53,11 @@ def train(epochs, folder, runs, kill=None, number=signal.SIGKILL):
         while len(ranks := ranks_of(launch)) < 2 and launch.poll() is None:
             time.sleep(0.01)
         start, at = time.time(), None
-        while (
-            number != signal.SIGKILL
-            and launch.poll() is None
-            and not any(Path(folder).glob("*.pt"))
-        ):
-            time.sleep(0.01)
-        start = start if number == signal.SIGKILL else time.time()
+        while kill and after and not step_of_newest(folder) >= after and launch.poll() is None:
+            time.sleep(0.005)
         if kill:
             time.sleep(kill[1])
-            steps = sorted(p.name[5:14] for p in Path(folder).glob("step-*.pt"))
-            at = int(steps[-1]) if steps else None
+            at = step_of_newest(folder)
             killed = ranks[kill[0]].is_running() and launch.poll() is None
             if killed:
                 ranks[kill[0]].send_signal(number)
@@ -90,20 +88,25 @@ def main():
     dice, right = random.Random(args.seed), 0
     with tempfile.TemporaryDirectory() as temporary:
         temporary = Path(temporary)
-        whole, _, seconds, log = train(args.epochs, temporary / "whole", temporary, number=number)
+        whole, _, seconds, log = train(args.epochs, temporary / "whole", temporary)
         assert whole, log
         digest = whole["ranks"][0]["digest"]
         print(f"without a signal: {digest}, {seconds:.1f} s", flush=True)
         for i in range(args.count):
-            kill = dice.randrange(2), dice.uniform(0, 0.8 * seconds)  # later it may have ended
-            found, at, _, log = train(args.epochs, temporary / str(i), temporary, kill, number)
+            kill, after = (dice.randrange(2), dice.uniform(0, 0.8 * seconds)), 0
+            if number != signal.SIGKILL:  # the training must not be over: so by step, not by clock
+                after = dice.randint(1, int(0.9 * whole["ranks"][0]["last"]))
+                kill = kill[0], dice.uniform(0, 0.05)
+            found, at, _, log = train(
+                args.epochs, temporary / str(i), temporary, kill, number, after
+            )
             first = found and found["ranks"][0]["first"]
             same = bool(found) and all(r["digest"] == digest for r in found["ranks"])
             if number != signal.SIGKILL:
                 same = same and first == step_of_leaving(log)  # it left in time, and lost nothing
             right += same
             print(
-                f"{i + 1:3}: rank {kill[0]}, SIG{args.signal} after {kill[1]:4.1f} s, newest "
+                f"{i + 1:3}: rank {kill[0]}, SIG{args.signal} after {kill[1]:5.2f} s, newest "
                 f"checkpoint {at}, resumed at {first}: {'the same bits' if same else 'FAILED'}",
                 flush=True,
             )

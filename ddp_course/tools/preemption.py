@@ -10,7 +10,8 @@
 A signal's handler only takes a note, so a rank that waits in a collective finishes it first. From
 `listen` on SIGTERM doesn't end a process any more: one that never reaches `requested` again (stuck
 in a CUDA call, say, when torchrun ends the rest of a failed job) is there until SIGKILL. Before
-`listen` a signal ends it at once, and the newest checkpoint is the one before.
+`listen` a signal ends it at once, and the newest checkpoint is the one before. One that comes while
+Python shuts down, after the training, ends it with -15: torchrun restarts that for nothing.
 
 Who sends what. "Tried" is on torch 2.4 and 2.14, one node; "documented" was not run.
 
@@ -75,6 +76,10 @@ def leave(step):
 
 
 def deafen(worker):
-    """A DataLoader's worker_init_fn: workers that got the signal too would end the rank's step."""
+    """A DataLoader's worker_init_fn: its workers pass over the first signal of a kind.
+
+    Sent to all processes, it would end them, and the rank with an error before it could save. The
+    second one ends them, so that DataLoader can still be rid of a worker that is stuck.
+    """
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
