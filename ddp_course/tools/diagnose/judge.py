@@ -19,7 +19,7 @@ def who_is_missing(ranks):
         Ranks; empty if it can't be told.
     why : str
     """
-    for rule in (_twice, _joins, _left, _makes, _behind, _disagrees, _elsewhere, _differs):
+    for rule in (_twice, _joins, _left, _makes, _behind, disagreement, _elsewhere, _differs):
         found = rule(ranks)
         if found:
             return found
@@ -135,7 +135,7 @@ def _behind(ranks):
     return culprits, f"{why}, while {others}"
 
 
-def _disagrees(ranks):
+def disagreement(ranks):
     """The same number in the same group, but not the same collective."""
     for meeting in {(s.open["group"], s.open["seq"]) for s in ranks if s.open}:
         there = [s for s in ranks if s.open and (s.open["group"], s.open["seq"]) == meeting]

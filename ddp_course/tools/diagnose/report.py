@@ -37,6 +37,8 @@ class RankState:
         Where it asks for the others while it waits in init_process_group.
     notes : list of str
         What else is to be said of it, printed below its lines.
+    exact : bool
+        Whether `lines` are of its last moment; else up to half a second older.
     """
 
     rank: int
@@ -52,6 +54,7 @@ class RankState:
     attempt: int = 0
     endpoint: str | None = None
     notes: list = field(default_factory=list)
+    exact: bool = True
 
     def place(self):
         """Its innermost line, as file:line in function: source."""
@@ -141,6 +144,8 @@ class Report:
         What holds for the launch as a whole.
     exit_code : int
         That of the launch; 124 if it hung and was ended.
+    all_sides : bool
+        Whether the text shows the other ranks of a crash, too.
     """
 
     kind: str
@@ -151,12 +156,19 @@ class Report:
     errors: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     exit_code: int = 0
+    all_sides: bool = False
 
     def __str__(self):
-        lines = [self.headline, *self.verdict(), *self._failures(), *self.notes, ""]
-        for state in self.ranks:
+        lines = [self.headline, *self.verdict(), *self._first(), *self.notes, ""]
+        for state in self._described():
             lines += state.describe()
-        return "\n".join(lines).strip()
+        return "\n".join([*lines, *self._others()]).strip()
+
+    def _described(self):
+        """All where nobody failed by himself; of a crash in a collective the other sides."""
+        if self.why or not self.errors:
+            return self.ranks if self.why else []
+        return [s for s in self.ranks if self.all_sides and s.rank != self.errors[0].rank]
 
     def verdict(self):
         """Who did not arrive, with the line each of them stands at."""
@@ -172,22 +184,30 @@ class Report:
                 lines.append(f"    rank {s.rank} at {s.place()}")
         return lines
 
-    def _failures(self):
+    def _first(self):
+        """Where the first error came, if it is the headline."""
+        if self.why or not self.errors:
+            return []
+        error = self.errors[0]
+        state = next(s for s in self.ranks if s.rank == error.rank)
+        lines = [f"    {'at' if state.exact else 'last seen at'} {state.place()}"]
+        return lines + state.callers() + _details(error)
+
+    def _others(self):
         lines = []
-        for number, error in enumerate(self.errors):
-            if number == 0 and not self.why:  # it is the headline
-                state = next((s for s in self.ranks if s.rank == error.rank), None)
-                if state is not None:
-                    seen = "at" if state.status == "raised" else "last seen at"
-                    lines += [f"    {seen} {state.place()}", *state.callers()]
-            else:
-                after = "because of it" if error.of_a_peer else "too"
-                lines.append(f"then {after}: rank {error.rank}: {error.what}")
-            lines += [f"    | {x}" for x in error.details]
-            if error.last_words:
-                lines.append(f"    the last lines of rank {error.rank}'s stderr:")
-                lines += [f"    | {x}" for x in error.last_words]
+        for error in self.errors if self.why else self.errors[1:]:
+            after = "" if self.why else f"then {'because of it' if error.of_a_peer else 'too'}: "
+            lines.append(f"{after}rank {error.rank}: {error.what}")
+            lines += [] if error.of_a_peer else _details(error)
         return lines
+
+
+def _details(error):
+    lines = [f"    | {x}" for x in error.details]
+    if error.last_words:
+        lines.append("    the last lines of its stderr:")
+        lines += [f"    | {x}" for x in error.last_words]
+    return lines
 
 
 def rank_state(state, alive=True):

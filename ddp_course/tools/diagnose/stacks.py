@@ -9,7 +9,7 @@ import re
 import sysconfig
 from pathlib import Path
 
-HERE = str(Path(__file__).parent)
+COURSE = str(Path(__file__).parents[2]) + os.sep  # helpers that a script of the course calls
 DDP_FILE = "torch/nn/parallel/distributed.py"
 # Torch's and Python's own frames; an installed package of the user's is the user's code.
 STDLIB = tuple({os.path.realpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")})
@@ -32,7 +32,7 @@ def is_library(file):
 def own_lines(stack):
     """The frames of the user's own code; without any, the innermost frame with a file."""
     own = [f for f in stack if not is_library(f[0])]
-    own = [f for f in own if not f[0].startswith(HERE)] or own
+    own = [f for f in own if not f[0].startswith(COURSE)] or own
     return own or [f for f in stack if not f[0].startswith("<")][-1:]
 
 
@@ -78,8 +78,8 @@ def of_communication(stack):
 
 
 def main_stack(text):
-    """The main thread's stack in what faulthandler printed, outermost frame first."""
-    for thread in text.split("most recent call first")[1:]:
+    """The main thread's stack in what faulthandler printed last, outermost frame first."""
+    for thread in reversed(text.split("most recent call first")[1:]):
         found = re.findall(r'File "(.*)", line (\d+) in (\S+)', thread.split("\n\n")[0])
         if "<module>" in [name for *_, name in found]:
             return [
