@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 
-from ddp_course.tools.diagnose.crash import BUILT_AT, crash
+from ddp_course.tools.diagnose.crash import crash
 from ddp_course.tools.diagnose.launch import Launch, follow
 from ddp_course.tools.diagnose.report import RankError, RankState, Report
+from ddp_course.tools.diagnose.stacks import BUILT_AT
 
 __all__ = ["BUILT_AT", "RankError", "RankState", "Report", "run"]
 

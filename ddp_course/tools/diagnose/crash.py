@@ -5,7 +5,7 @@ import signal
 
 from ddp_course.tools.diagnose.judge import disagreement, ranks_named, who_is_missing
 from ddp_course.tools.diagnose.report import RankError, Report, rank_state
-from ddp_course.tools.diagnose.stacks import is_library, main_stack, of_communication
+from ddp_course.tools.diagnose.stacks import BUILT_AT, is_library, main_stack, of_communication
 
 # Errors that only say that some other rank left or did not come.
 OF_A_PEER = re.compile(
@@ -15,8 +15,6 @@ OF_A_PEER = re.compile(
     "|closed the connection|Connection refused|Socket Timeout|clients joined|Timed out after",
     re.IGNORECASE,
 )
-# gloo's errors begin with a file name on the machine that built torch.
-BUILT_AT = r"\[(enforce fail at )?/\S+\.\w+:\d+\] "
 # Lines of an error that tell names come before those that give advice.
 NAMES = re.compile(
     r"did not receive grad|marked as ready|with name|[Mm]issing|[Uu]nexpected|mismatch|not found"

@@ -99,6 +99,15 @@ class Launch:
         first = min((s["rank"] for s in states), default=0)
         return {first + local: text for local, text in found.items()}
 
+    def work_of_children(self, pid):
+        """CPU seconds of its children younger than a minute: it may wait for one that imports."""
+        young, now = 0.0, time.time()
+        for p in self.started:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if self.parents.get(p.pid) == pid and now - p.create_time() < START:
+                    young += sum(p.cpu_times()[:2])
+        return round(young, 1)
+
     def dump_stacks(self, states):
         """Where ranks stand whose thread can't write, because C code holds Python's lock.
 
@@ -132,10 +141,10 @@ def seconds_allowed(state, after):
     return max(after, START) if importing else after
 
 
-def leaving(states):
+def leaving(states, alive):
     """Is the launcher about to end the launch by itself? On a busy machine that takes a while."""
-    found = {state["status"] for state in states}
-    return "raised" in found or "running" not in found
+    runs = any(state["status"] == "running" and state["pid"] in alive for state in states)
+    return not runs or any(state["status"] == "raised" for state in states)
 
 
 def silent(state):
@@ -151,13 +160,14 @@ def follow(launch, after):
         alive = launch.alive()
         now, states = time.monotonic(), launch.states(alive)
         for state in states:
-            if seen.get(state["pid"]) != signature(state):
-                seen[state["pid"]], since[state["pid"]] = signature(state), now
+            moves = signature(state), launch.work_of_children(state["pid"])
+            if seen.get(state["pid"]) != moves:
+                seen[state["pid"]], since[state["pid"]] = moves, now
         if not states:
             if now - began > max(after, START):
                 warn(told, "no rank is here yet: does the launcher wait for other nodes?")
             continue
-        wait = max(after, END) if leaving(states) else after
+        wait = max(after, END) if leaving(states, alive) else after
         late = [s for s in states if now - since[s["pid"]] > seconds_allowed(s, wait)]
         if len(late) == len(states):
             launch.dump_stacks([s for s in states if s["pid"] in alive])

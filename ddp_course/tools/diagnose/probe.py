@@ -86,6 +86,10 @@ def told(frame):
             facts |= asked(frame.f_locals)
         elif name == "_wrap" and file.endswith("torch/multiprocessing/spawn.py"):
             facts.setdefault("index", frame.f_locals.get("i"))
+        elif name == "_bootstrap" and file.endswith("multiprocessing/process.py"):
+            number = getattr(frame.f_locals.get("self"), "_identity", None)
+            facts.setdefault("index", number[-1] - 1 if number else None)
+            break  # what is above was the parent's, before the fork
         elif name == "start_processes" or file.endswith("torch/distributed/run.py"):
             facts["launcher"] = True
         frame = frame.f_back
@@ -161,7 +165,8 @@ class Watch:
         if self.state["child"]:  # it ends without Python's hooks, but not without this one
             from multiprocessing import util
 
-            util.register_after_fork(self, Watch.at_bootstrap)
+            util.register_after_fork(self, Watch.at_bootstrap)  # a forked one forgets finalizers
+            self.at_bootstrap()
         self.look()
         threading.Thread(target=self.run, name="diagnose", daemon=True).start()
 
@@ -185,7 +190,7 @@ class Watch:
             frame = sys._current_frames().get(threading.main_thread().ident)
             if frame is not None:
                 self.state["stack"] = frames(traceback.extract_stack(frame))
-                self.state |= {"in_init": False, **told(frame)}
+                self.state |= {"in_init": False, "launcher": False, **told(frame)}
             self.count()
         self.write()
 
@@ -237,11 +242,8 @@ class Watch:
 
     def at_bootstrap(self):
         """In a child of multiprocessing, before its function runs."""
-        from multiprocessing import process, util
+        from multiprocessing import util
 
-        number = (getattr(process.current_process(), "_identity", None) or [None])[-1]
-        if self.state["index"] is None and number is not None:
-            self.state["index"] = number - 1
         util.Finalize(None, self.at_child_end, exitpriority=-1000)
 
     def at_child_end(self):

@@ -3,10 +3,11 @@
 Pure: nothing here looks at a process. `judge` says who is missing, from the states of the ranks.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from ddp_course.tools.diagnose.judge import named, ranks_named, unseen_ranks, who_is_missing
-from ddp_course.tools.diagnose.stacks import own_lines, short, waits_in
+from ddp_course.tools.diagnose.stacks import BUILT_AT, own_lines, short, waits_in
 
 
 @dataclass
@@ -79,6 +80,8 @@ class RankState:
     def counted(self):
         if self.unknown:
             return self.unknown
+        if not self.counts and not self.open:
+            return "not in a process group"
         many = sum(map(bool, self.counts.values())) > 1
         said = [
             f"{called} collectives called" + f" in group {group}" * many
@@ -159,16 +162,18 @@ class Report:
     all_sides: bool = False
 
     def __str__(self):
-        lines = [self.headline, *self.verdict(), *self._first(), *self.notes, ""]
+        lines = [self.headline, *self.verdict(), *self._first()]
+        lines += [*([] if self.why else self._others()), *self.notes, ""]
         for state in self._described():
             lines += state.describe()
-        return "\n".join([*lines, *self._others()]).strip()
+        return "\n".join([*lines, *(self._others() if self.why else [])]).strip()
 
     def _described(self):
         """All where nobody failed by himself; of a crash in a collective the other sides."""
         if self.why or not self.errors:
             return self.ranks if self.why else []
-        return [s for s in self.ranks if self.all_sides and s.rank != self.errors[0].rank]
+        own = {e.rank for e in self.errors if not e.of_a_peer}
+        return [s for s in self.ranks if self.all_sides and s.rank not in own]
 
     def verdict(self):
         """Who did not arrive, with the line each of them stands at."""
@@ -176,7 +181,7 @@ class Report:
             return []
         if not self.culprits:
             return [f"DID NOT ARRIVE: can't tell; {self.why}"]
-        all_of_them = len(self.culprits) == len(self.ranks)
+        all_of_them = {s.rank for s in self.ranks} <= set(self.culprits)
         verb = "MEET" if all_of_them else "ARRIVE"
         lines = [f"DID NOT {verb}: {ranks_named(self.culprits)}: {self.why}"]
         for s in self.ranks:
@@ -197,13 +202,14 @@ class Report:
         lines = []
         for error in self.errors if self.why else self.errors[1:]:
             after = "" if self.why else f"then {'because of it' if error.of_a_peer else 'too'}: "
-            lines.append(f"{after}rank {error.rank}: {error.what}")
-            lines += [] if error.of_a_peer else _details(error)
+            known = not self.why and error.what == self.errors[0].what
+            lines.append(f"{after}rank {error.rank}: {'the same' if known else error.what}")
+            lines += [] if error.of_a_peer else _details(error, self.errors[0].details * known)
         return lines
 
 
-def _details(error):
-    lines = [f"    | {x}" for x in error.details]
+def _details(error, but=()):
+    lines = [f"    | {x}" for x in error.details if x not in but]
     if error.last_words:
         lines.append("    the last lines of its stderr:")
         lines += [f"    | {x}" for x in error.last_words]
@@ -223,11 +229,16 @@ def rank_state(state, alive=True):
     waits = None if status == "ended" else waits_in(stack, unfinished, recorded=not unknown)
     return RankState(
         state["rank"], status, waits, own_lines(stack), known.get("counts", {}), unfinished,
-        unknown=unknown, error=f"{error['type']}: {error['text'].strip()}" if error else "",
+        unknown=unknown, error=_first_line(error) if error else "",
         pid=state.get("pid"), world_size=state.get("world_size"),
         attempt=state.get("attempt", 0), endpoint=state.get("endpoint"),
         notes=list(state.get("notes", [])),
     )  # fmt: skip
+
+
+def _first_line(error):
+    text = re.sub(BUILT_AT, "", error["text"]).strip().split("\n")[0]
+    return f"{error['type']}: {text if len(text) < 200 else text[:200] + ' …'}"
 
 
 def hang(ranks, headline, kind="hang", exit_code=124):
@@ -246,7 +257,7 @@ def hang(ranks, headline, kind="hang", exit_code=124):
     culprits, why = who_is_missing(ranks)
     unseen = unseen_ranks(ranks)
     notes = []
-    if unseen:
+    if unseen and unseen != culprits:
         notes.append(
             f"{ranks_named(unseen)} can't be seen from here: on another node, or not started"
         )

@@ -15,6 +15,8 @@ DDP_FILE = "torch/nn/parallel/distributed.py"
 STDLIB = tuple({os.path.realpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")})
 PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 TORCH = re.compile(r"[/\\](site|dist)-packages[/\\](torch|functorch)[/\\]")
+# gloo's errors begin with a file name on the machine that built torch.
+BUILT_AT = r"\[(enforce fail at )?/\S+\.\w+:\d+\] "
 # Calls that wait for others although the function above them was made by the user.
 WAITING = re.compile(r"\.(wait|item|cpu|tolist|synchronize)\(")
 
@@ -30,7 +32,12 @@ def is_library(file):
 
 
 def own_lines(stack):
-    """The frames of the user's own code; without any, the innermost frame with a file."""
+    """The frames of the user's own code; without any, the innermost frame with a file.
+
+    Of a child of multiprocessing those of its own: a forked one has its parent's, too.
+    """
+    starts = [n for n, f in enumerate(stack) if f[2] == "_bootstrap" and "multiproc" in f[0]]
+    stack = stack[starts[-1] + 1 :] if starts else stack
     own = [f for f in stack if not is_library(f[0])]
     own = [f for f in own if not f[0].startswith(COURSE)] or own
     return own or [f for f in stack if not f[0].startswith("<")][-1:]
