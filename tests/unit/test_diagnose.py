@@ -80,7 +80,7 @@ def raised(number, text, at, file="/me/train.py"):
           rank(2, "all_reduce", 5, "all_reduce")], [1], "raised RuntimeError: bad label while"),
         # init_process_group
         ([rank(r, "init", endpoint="10.0.0.1:29500") for r in (0, 2)], [1],
-         "ranks 0, 2 wait for them in init_process_group at 10.0.0.1:29500"),
+         "and ranks 0, 2 wait in init_process_group at 10.0.0.1:29500"),
         ([rank(0, "init", world_size=1, endpoint="a:1"), rank(0, "init", pid=7, endpoint="a:1")],
          [0], "2 processes take themselves for rank 0 (pids 100, 7)"),
         ([rank(r, "init", endpoint=f"10.0.0.1:{r}") for r in range(3)], [0, 1, 2],

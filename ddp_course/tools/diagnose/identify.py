@@ -54,6 +54,7 @@ def ranks_among(states, alive, parents=None):
     known = _newest(known, alive)
     pids = {s["pid"] for s in known}
     world = max((s["world_size"] or 0 for s in known), default=0)
+    launchers |= {p["pid"] for s in states for p in above[s["pid"]] if s["pid"] in pids}
     free = [s for s in states if s["pid"] not in pids | launchers]
     free = [s for s in free if not any(p["pid"] in pids for p in above[s["pid"]])]
     known += _guessed(free, alive, world, {s["rank"] for s in known})
@@ -96,11 +97,14 @@ def _newest(known, alive):
 
 
 def _guessed(states, alive, world, taken):
-    """Children that may become ranks: of a launcher, not of a rank, and doing nobody's service."""
+    """Who may become a rank: no process of a rank's, and doing nobody's service.
+
+    Children of multiprocessing, and where ranks are missing whatever has torch loaded.
+    """
     found = [
         s
         for s in states
-        if s.get("child")
+        if (s.get("child") or (s.get("torch") and world > len(taken)))
         and (s["pid"] in alive or s["status"] == "raised")
         and not any(HELPER.search(frame[0]) for frame in s["stack"])
     ]

@@ -106,7 +106,8 @@ def _makes(ranks):
     call, where = making[0].call, making[0].endpoint
     asked = f" at {where}" if where else ""
     who = ranks_named(s.rank for s in making)
-    return others, f"did not come to {call}{asked} (it holds up {who}): every rank must call it"
+    why = f"did not come to {call}{asked} (it holds up {who}): every rank must call it"
+    return others, why + _forked(s for s in ranks if s not in making)
 
 
 def _behind(ranks):
@@ -160,12 +161,16 @@ def _elsewhere(ranks):
     busy = [s.rank for s in ranks if not s.call]
     if not busy:
         return None
-    forked = [x for s in ranks if not s.call for x in s.notes if x.startswith("forked")]
-    known = f"; {forked[0]}" if forked else ""
+    known = _forked(s for s in ranks if not s.call)
     if len(busy) < len(ranks):
         waits = next(s for s in ranks if s.call)
         return busy, f"did not come to {waits.call}, where rank {waits.rank} waits{known}"
     return busy, f"no rank waits for another: each stands in its own code{known}"
+
+
+def _forked(ranks):
+    """What is known of forks that stand still (identify.FORKED)."""
+    return next((f"; {x}" for s in ranks for x in s.notes if x.startswith("forked")), "")
 
 
 def _differs(ranks):

@@ -87,8 +87,8 @@ def told(frame):
         elif name == "_wrap" and file.endswith("torch/multiprocessing/spawn.py"):
             facts.setdefault("index", frame.f_locals.get("i"))
         elif name == "_bootstrap" and file.endswith("multiprocessing/process.py"):
-            number = getattr(frame.f_locals.get("self"), "_identity", None)
-            facts.setdefault("index", number[-1] - 1 if number else None)
+            order = getattr(frame.f_locals.get("self"), "_identity", None)
+            facts.setdefault("index", order[-1] - 1 if order else None)
             break  # what is above was the parent's, before the fork
         elif name == "start_processes" or file.endswith("torch/distributed/run.py"):
             facts["launcher"] = True
@@ -108,10 +108,15 @@ def asked(seen):
     for key, word in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
         given = seen.get(key)
         if not isinstance(given, int) or given < 0:
-            given = int(env[word]) if env.get(word, "").isdigit() else None
+            given = number(word)
         if given is not None:
             facts[key] = given
     return facts
+
+
+def number(*names):
+    """The first of these variables that is a number: torchrun's, Open MPI's, MPICH's."""
+    return next((int(os.environ[n]) for n in names if os.environ.get(n, "").isdigit()), None)
 
 
 def causes(error):
@@ -154,8 +159,8 @@ class Watch:
         self.file = os.path.join(self.folder, f"process-{self.pid}.json")
         self.state = {
             "pid": self.pid, "ppid": os.getppid(), "rank": None, "joined": False, "index": None,
-            "env_rank": int(env["RANK"]) if env.get("RANK", "").isdigit() else None,
-            "world_size": int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else None,
+            "env_rank": number("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), "torch": False,
+            "world_size": number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
             "attempt": int(env.get("TORCHELASTIC_RESTART_COUNT") or 0), "endpoint": None,
             "launcher": False, "child": "--multiprocessing-fork" in sys.orig_argv, "notes": [],
             "status": "running", "stack": [], "collectives": {}, "error": None,
@@ -191,6 +196,7 @@ class Watch:
             if frame is not None:
                 self.state["stack"] = frames(traceback.extract_stack(frame))
                 self.state |= {"in_init": False, "launcher": False, **told(frame)}
+            self.state["torch"] = "torch" in sys.modules
             self.count()
         self.write()
 

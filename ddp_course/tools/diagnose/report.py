@@ -75,7 +75,9 @@ class RankState:
             return "is gone; it last stood"
         if self.status == "raised":
             return f"raised {self.error}"
-        return f"waits in {self.call}" if self.call else "does not wait for anybody; it stands"
+        if self.call:
+            return f"waits in {self.call}"
+        return "stands" if self.unknown else "does not wait for anybody; it stands"
 
     def counted(self):
         if self.unknown:

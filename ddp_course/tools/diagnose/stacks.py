@@ -16,7 +16,7 @@ STDLIB = tuple({os.path.realpath(sysconfig.get_path(p)) + os.sep for p in ("stdl
 PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 TORCH = re.compile(r"[/\\](site|dist)-packages[/\\](torch|functorch)[/\\]")
 # gloo's errors begin with a file name on the machine that built torch.
-BUILT_AT = r"\[(enforce fail at )?/\S+\.\w+:\d+\] "
+BUILT_AT = r"\[(enforce fail at )?\.{0,2}/\S+\.\w+:\d+\] "
 # Calls that wait for others although the function above them was made by the user.
 WAITING = re.compile(r"\.(wait|item|cpu|tolist|synchronize)\(")
 
@@ -67,6 +67,8 @@ def waits_in(stack, unfinished=None, recorded=True):
         return next(f[2] for f in stack if of_distributed(f[0]) and f[2] != "wrapper")
     if unfinished and WAITING.search(source):
         return unfinished["op"].split(":")[-1]
+    if not recorded and re.search(r"\.wait\(", source):  # of a collective: Python's own has frames
+        return "wait"
     return None
 
 
