@@ -6,7 +6,23 @@ The launch runs as always: torchrun, a script that spawns or forks its ranks, sh
 WORLD_SIZE. `probe` goes along in every Python process and notes where it stands; `launch` watches
 and ends, `identify` finds the ranks, `judge` and `crash` say who did not arrive or failed first, as
 a `Report`. Printed last, on stdout.
-Exit code: that of the launch; 124 if it hung and was ended here; 2 for a bad command line.
+Exit code: that of the launch, or 1 if a rank raised and the launch ended well nevertheless (a
+shell's `wait`); 124 if it hung and was ended here; 2 for a bad command line.
+
+What it can't see:
+
+- Ranks that this command did not start: those of other nodes (run it on every node), and those
+  whose Python doesn't get its environment (`python -I`, `sudo`, `ssh`, a container): "rank 1: not
+  seen here".
+- A rank that moves and gets nowhere, such as one that tries a download again and again: it says
+  only that the others have waited for long.
+- Training in another thread than the main one: the rank stands in `join`.
+- Which send belongs to which recv: of point-to-point calls it has the lines alone.
+- Without a flight recorder (torch before 2.8 with gloo) how often a line was passed: two ranks in
+  the same line, one a step ahead, are "can't tell". It says so, and judges by the lines.
+- How a rank ended that a shell started: killed by SIGKILL and `os._exit` look alike.
+- A loader's worker: the rank that waits for it is named, with its own line.
+- NCCL's recorder is read as gloo's is, but has not been tried here, where there is no GPU.
 """
 
 import contextlib

@@ -5,6 +5,7 @@ import shutil
 import sys
 
 from ddp_course.tools import diagnose
+from ddp_course.tools.errors import CourseError
 
 
 def main(words=None):
@@ -25,7 +26,10 @@ def main(words=None):
     if asked.pid or asked.match or asked.fr:
         if command:
             parser.error("--pid, --match and --fr look at what is there: they run no command")
-        report = look(asked)
+        try:
+            report = look(asked)
+        except CourseError as error:
+            parser.error(str(error))
     else:
         check(parser, asked.after, command)
         report = diagnose.run(command, asked.after)
