@@ -224,6 +224,12 @@ def test_children_that_did_not_come_are_ranks_by_guess():
     states = ranks_among([parent, came, *silent, manager], {1, 2, 3, 4, 5})
     assert [(s["rank"], s["pid"]) for s in states] == [(0, 3), (1, 2), (2, 4)]
     assert "fork after threaded work" in states[0]["notes"][0] and "guess" in states[0]["notes"][1]
+    silent[1]["stack"] = [
+        ["/me/train.py", 3, "main", ""],
+        ["/x/lib/python3.11/queue.py", 9, "", ""],
+    ]
+    states = ranks_among([parent, came, *silent], {1, 2, 3, 4})
+    assert not any("fork after" in note for note in states[0]["notes"])
 
 
 def test_only_the_newest_attempt_counts_and_two_at_once_are_seen():

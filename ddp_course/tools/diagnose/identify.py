@@ -7,6 +7,7 @@ that never came so far has only the number that multiprocessing gave it.
 import re
 
 from ddp_course.tools.diagnose.judge import JOINING
+from ddp_course.tools.diagnose.stacks import TORCH, is_library
 
 # Children of multiprocessing that serve others: loader workers, pools, managers.
 HELPER = re.compile(
@@ -15,8 +16,8 @@ HELPER = re.compile(
 )
 FORKED = (
     "forked from process {ppid}, in which {n} native threads ran: fork after threaded work. The"
-    " child has none of them and waits for ever; use start_method='spawn', or"
-    " torch.set_num_threads(1) first in the child"
+    " child has none of them, and an operation that needs them waits for ever; use"
+    " start_method='spawn', or torch.set_num_threads(1) first in the child"
 )
 GUESS = "rank {rank} is a guess: process {pid} has not come to " + JOINING
 
@@ -121,7 +122,9 @@ def _guessed(states, alive, world, taken):
 
 
 def _noted(state):
-    n = state.get("native_threads", 0)
-    if n <= 0 or state["status"] != "running":
+    """With a word on the fork, if it stands in an operation: in a queue it waits for another."""
+    n, file = state.get("native_threads", 0), (state["stack"] or [[""]])[-1][0]
+    waits_for_python = is_library(file) and not TORCH.search(file)
+    if n <= 0 or state["status"] != "running" or waits_for_python:
         return state
     return {**state, "notes": [FORKED.format(ppid=state["ppid"], n=n), *state["notes"]]}
