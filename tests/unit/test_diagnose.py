@@ -87,9 +87,11 @@ def raised(number, text, at, file="/me/train.py"):
          "in different places: rank 0 asks 10.0.0.1:0; rank 1 asks 10.0.0.1:1"),
         ([rank(0, "init", endpoint="a:1"), rank(1, "init", endpoint="a:1", world_size=2)], [0, 1],
          "don't agree how many there are: rank 0: 3; rank 1: 2"),
-        ([rank(r, "init", attempt=2) for r in range(3)], [],
+        ([rank(r, "init", attempt=2, torchruns_store=True) for r in range(3)], [],
          "in attempt 2 after a restart: a known race for torchrun's own store; "
          "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
+        ([rank(r, "init", attempt=2) for r in range(3)], [],  # no such store on torch 2.4
+         "in attempt 2 after a restart: is that address this machine, and free?"),
         ([rank(0, "init", endpoint="a:1"), rank(1, "sleep"), rank(2, "init", endpoint="a:1")], [1],
          "did not come to init_process_group at a:1 (it holds up ranks 0, 2)"),
         # Without a recorder the stacks alone decide.

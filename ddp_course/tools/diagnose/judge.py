@@ -77,12 +77,13 @@ def _joins(ranks):
         return unseen, f"not seen here (not started, or on another node), and {waits}"
     if len(waiting) < len(ranks):
         return None  # the next rules tell where the others are
+    waits = f"all wait in {JOINING}{where}"
     if first.attempt:
-        return [], (
-            f"all wait in {JOINING}{where}, in attempt {first.attempt} after a restart: a known"
-            " race for torchrun's own store; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        )
-    return [], f"all wait in {JOINING}{where}: is that address this machine, and free?"
+        waits += f", in attempt {first.attempt} after a restart"
+    if first.attempt and first.torchruns_store:
+        switch = "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        return [], f"{waits}: a known race for torchrun's own store; {switch}"
+    return [], f"{waits}: is that address this machine, and free?"
 
 
 def _left(ranks):

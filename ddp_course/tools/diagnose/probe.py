@@ -162,6 +162,7 @@ class Watch:
             "env_rank": number("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), "torch": False,
             "world_size": number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
             "attempt": int(env.get("TORCHELASTIC_RESTART_COUNT") or 0), "endpoint": None,
+            "torchruns_store": env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             "launcher": False, "child": "--multiprocessing-fork" in sys.orig_argv, "notes": [],
             "status": "running", "stack": [], "collectives": {}, "error": None,
             "start": time.time(), **facts,

@@ -36,6 +36,8 @@ class RankState:
         How often the launcher has restarted the ranks before.
     endpoint : str or None
         Where it asks for the others while it waits in init_process_group.
+    torchruns_store : bool
+        Whether the ranks meet in torchrun's own store, which outlives an attempt.
     notes : list of str
         What else is to be said of it, printed below its lines.
     exact : bool
@@ -54,6 +56,7 @@ class RankState:
     world_size: int | None = None
     attempt: int = 0
     endpoint: str | None = None
+    torchruns_store: bool = False
     notes: list = field(default_factory=list)
     exact: bool = True
 
@@ -234,6 +237,7 @@ def rank_state(state, alive=True):
         unknown=unknown, error=_first_line(error) if error else "",
         pid=state.get("pid"), world_size=state.get("world_size"),
         attempt=state.get("attempt", 0), endpoint=state.get("endpoint"),
+        torchruns_store=state.get("torchruns_store", False),
         notes=list(state.get("notes", [])),
     )  # fmt: skip
 
