@@ -19,7 +19,7 @@ def who_is_missing(ranks):
         Ranks; empty if it can't be told.
     why : str
     """
-    for rule in (_twice, _joins, _left, _makes, _behind, _disagrees, _elsewhere, _differs):
+    for rule in (_twice, _joins, _left, _makes, _behind, disagreement, _elsewhere, _differs):
         found = rule(ranks)
         if found:
             return found
@@ -73,8 +73,8 @@ def _joins(ranks):
     unseen = unseen_ranks(ranks)
     if unseen:
         who = ranks_named(s.rank for s in waiting)
-        absent = f"not seen here, and {who} wait{'s' * (len(waiting) == 1)} for them in {JOINING}"
-        return unseen, f"{absent}{where}: not started, or on another node"
+        waits = f"{who} wait{'s' * (len(waiting) == 1)} in {JOINING}{where}"
+        return unseen, f"not seen here (not started, or on another node), and {waits}"
     if len(waiting) < len(ranks):
         return None  # the next rules tell where the others are
     if first.attempt:
@@ -86,7 +86,8 @@ def _joins(ranks):
 
 
 def _left(ranks):
-    gone = [s for s in ranks if s.status != "running"]
+    # One that raised while it waited was left by another.
+    gone = [s for s in ranks if s.status != "running" and not (s.status == "raised" and s.call)]
     if not gone or len(gone) == len(ranks):
         return None
     if not any(s.call for s in ranks if s not in gone):
@@ -105,7 +106,8 @@ def _makes(ranks):
     call, where = making[0].call, making[0].endpoint
     asked = f" at {where}" if where else ""
     who = ranks_named(s.rank for s in making)
-    return others, f"did not come to {call}{asked} (it holds up {who}): every rank must call it"
+    why = f"did not come to {call}{asked} (it holds up {who}): every rank must call it"
+    return others, why + _forked(s for s in ranks if s not in making)
 
 
 def _behind(ranks):
@@ -127,15 +129,15 @@ def _behind(ranks):
     if not holds_up:
         return None
     for culprits, why in holds_up.values():
-        if not any(rank in holds_up for rank in culprits):
-            return culprits, why
+        if free := [rank for rank in culprits if rank not in holds_up]:
+            return free, why
     culprits, why = next(iter(holds_up.values()))
     back = [rank for rank in culprits if rank in holds_up]
     others = "; ".join(f"rank {rank} waits for {ranks_named(holds_up[rank][0])}" for rank in back)
     return culprits, f"{why}, while {others}"
 
 
-def _disagrees(ranks):
+def disagreement(ranks):
     """The same number in the same group, but not the same collective."""
     for meeting in {(s.open["group"], s.open["seq"]) for s in ranks if s.open}:
         there = [s for s in ranks if s.open and (s.open["group"], s.open["seq"]) == meeting]
@@ -157,14 +159,18 @@ def _kind(call):
 def _elsewhere(ranks):
     """Some wait, others stand in code of their own."""
     busy = [s.rank for s in ranks if not s.call]
-    if busy and len(busy) < len(ranks):
+    if not busy:
+        return None
+    known = _forked(s for s in ranks if not s.call)
+    if len(busy) < len(ranks):
         waits = next(s for s in ranks if s.call)
-        return busy, f"did not come to {waits.call}, where rank {waits.rank} waits"
-    if busy and len(busy) == 1:
-        return busy, "waits for nobody: it stands in its own code"
-    if busy:
-        return busy, "no rank waits for another: each stands in its own code"
-    return None
+        return busy, f"did not come to {waits.call}, where rank {waits.rank} waits{known}"
+    return busy, f"no rank waits for another: each stands in its own code{known}"
+
+
+def _forked(ranks):
+    """What is known of forks that stand still (identify.FORKED)."""
+    return next((f"; {x}" for s in ranks for x in s.notes if x.startswith("forked")), "")
 
 
 def _differs(ranks):

@@ -3,10 +3,11 @@
 Pure: nothing here looks at a process. `judge` says who is missing, from the states of the ranks.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from ddp_course.tools.diagnose.judge import named, ranks_named, unseen_ranks, who_is_missing
-from ddp_course.tools.diagnose.stacks import own_lines, short, waits_in
+from ddp_course.tools.diagnose.stacks import BUILT_AT, own_lines, short, waits_in
 
 
 @dataclass
@@ -37,6 +38,8 @@ class RankState:
         Where it asks for the others while it waits in init_process_group.
     notes : list of str
         What else is to be said of it, printed below its lines.
+    exact : bool
+        Whether `lines` are of its last moment; else up to half a second older.
     """
 
     rank: int
@@ -52,6 +55,7 @@ class RankState:
     attempt: int = 0
     endpoint: str | None = None
     notes: list = field(default_factory=list)
+    exact: bool = True
 
     def place(self):
         """Its innermost line, as file:line in function: source."""
@@ -71,11 +75,15 @@ class RankState:
             return "is gone; it last stood"
         if self.status == "raised":
             return f"raised {self.error}"
-        return f"waits in {self.call}" if self.call else "does not wait for anybody; it stands"
+        if self.call:
+            return f"waits in {self.call}"
+        return "stands" if self.unknown else "does not wait for anybody; it stands"
 
     def counted(self):
         if self.unknown:
             return self.unknown
+        if not self.counts and not self.open:
+            return "not in a process group"
         many = sum(map(bool, self.counts.values())) > 1
         said = [
             f"{called} collectives called" + f" in group {group}" * many
@@ -141,6 +149,8 @@ class Report:
         What holds for the launch as a whole.
     exit_code : int
         That of the launch; 124 if it hung and was ended.
+    all_sides : bool
+        Whether the text shows the other ranks of a crash, too.
     """
 
     kind: str
@@ -151,12 +161,21 @@ class Report:
     errors: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     exit_code: int = 0
+    all_sides: bool = False
 
     def __str__(self):
-        lines = [self.headline, *self.verdict(), *self._failures(), *self.notes, ""]
-        for state in self.ranks:
+        lines = [self.headline, *self.verdict(), *self._first()]
+        lines += [*([] if self.why else self._others()), *self.notes, ""]
+        for state in self._described():
             lines += state.describe()
-        return "\n".join(lines).strip()
+        return "\n".join([*lines, *(self._others() if self.why else [])]).strip()
+
+    def _described(self):
+        """All where nobody failed by himself; of a crash in a collective the other sides."""
+        if self.why or not self.errors:
+            return self.ranks if self.why else []
+        own = {e.rank for e in self.errors if not e.of_a_peer}
+        return [s for s in self.ranks if self.all_sides and s.rank not in own]
 
     def verdict(self):
         """Who did not arrive, with the line each of them stands at."""
@@ -164,7 +183,7 @@ class Report:
             return []
         if not self.culprits:
             return [f"DID NOT ARRIVE: can't tell; {self.why}"]
-        all_of_them = len(self.culprits) == len(self.ranks)
+        all_of_them = {s.rank for s in self.ranks} <= set(self.culprits)
         verb = "MEET" if all_of_them else "ARRIVE"
         lines = [f"DID NOT {verb}: {ranks_named(self.culprits)}: {self.why}"]
         for s in self.ranks:
@@ -172,22 +191,31 @@ class Report:
                 lines.append(f"    rank {s.rank} at {s.place()}")
         return lines
 
-    def _failures(self):
+    def _first(self):
+        """Where the first error came, if it is the headline."""
+        if self.why or not self.errors:
+            return []
+        error = self.errors[0]
+        state = next(s for s in self.ranks if s.rank == error.rank)
+        lines = [f"    {'at' if state.exact else 'last seen at'} {state.place()}"]
+        return lines + state.callers() + _details(error)
+
+    def _others(self):
         lines = []
-        for number, error in enumerate(self.errors):
-            if number == 0 and not self.why:  # it is the headline
-                state = next((s for s in self.ranks if s.rank == error.rank), None)
-                if state is not None:
-                    seen = "at" if state.status == "raised" else "last seen at"
-                    lines += [f"    {seen} {state.place()}", *state.callers()]
-            else:
-                after = "because of it" if error.of_a_peer else "too"
-                lines.append(f"then {after}: rank {error.rank}: {error.what}")
-            lines += [f"    | {x}" for x in error.details]
-            if error.last_words:
-                lines.append(f"    the last lines of rank {error.rank}'s stderr:")
-                lines += [f"    | {x}" for x in error.last_words]
+        for error in self.errors if self.why else self.errors[1:]:
+            after = "" if self.why else f"then {'because of it' if error.of_a_peer else 'too'}: "
+            known = not self.why and error.what == self.errors[0].what
+            lines.append(f"{after}rank {error.rank}: {'the same' if known else error.what}")
+            lines += [] if error.of_a_peer else _details(error, self.errors[0].details * known)
         return lines
+
+
+def _details(error, but=()):
+    lines = [f"    | {x}" for x in error.details if x not in but]
+    if error.last_words:
+        lines.append("    the last lines of its stderr:")
+        lines += [f"    | {x}" for x in error.last_words]
+    return lines
 
 
 def rank_state(state, alive=True):
@@ -203,11 +231,16 @@ def rank_state(state, alive=True):
     waits = None if status == "ended" else waits_in(stack, unfinished, recorded=not unknown)
     return RankState(
         state["rank"], status, waits, own_lines(stack), known.get("counts", {}), unfinished,
-        unknown=unknown, error=f"{error['type']}: {error['text'].strip()}" if error else "",
+        unknown=unknown, error=_first_line(error) if error else "",
         pid=state.get("pid"), world_size=state.get("world_size"),
         attempt=state.get("attempt", 0), endpoint=state.get("endpoint"),
         notes=list(state.get("notes", [])),
     )  # fmt: skip
+
+
+def _first_line(error):
+    text = re.sub(BUILT_AT, "", error["text"]).strip().split("\n")[0]
+    return f"{error['type']}: {text if len(text) < 200 else text[:200] + ' …'}"
 
 
 def hang(ranks, headline, kind="hang", exit_code=124):
@@ -226,7 +259,7 @@ def hang(ranks, headline, kind="hang", exit_code=124):
     culprits, why = who_is_missing(ranks)
     unseen = unseen_ranks(ranks)
     notes = []
-    if unseen:
+    if unseen and unseen != culprits:
         notes.append(
             f"{ranks_named(unseen)} can't be seen from here: on another node, or not started"
         )

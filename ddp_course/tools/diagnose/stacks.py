@@ -9,12 +9,14 @@ import re
 import sysconfig
 from pathlib import Path
 
-HERE = str(Path(__file__).parent)
+COURSE = str(Path(__file__).parents[2]) + os.sep  # helpers that a script of the course calls
 DDP_FILE = "torch/nn/parallel/distributed.py"
 # Torch's and Python's own frames; an installed package of the user's is the user's code.
 STDLIB = tuple({os.path.realpath(sysconfig.get_path(p)) + os.sep for p in ("stdlib", "platstdlib")})
 PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 TORCH = re.compile(r"[/\\](site|dist)-packages[/\\](torch|functorch)[/\\]")
+# gloo's errors begin with a file name on the machine that built torch.
+BUILT_AT = r"\[(enforce fail at )?\.{0,2}/\S+\.\w+:\d+\] "
 # Calls that wait for others although the function above them was made by the user.
 WAITING = re.compile(r"\.(wait|item|cpu|tolist|synchronize)\(")
 
@@ -30,9 +32,14 @@ def is_library(file):
 
 
 def own_lines(stack):
-    """The frames of the user's own code; without any, the innermost frame with a file."""
+    """The frames of the user's own code; without any, the innermost frame with a file.
+
+    Of a child of multiprocessing those of its own: a forked one has its parent's, too.
+    """
+    starts = [n for n, f in enumerate(stack) if f[2] == "_bootstrap" and "multiproc" in f[0]]
+    stack = stack[starts[-1] + 1 :] if starts else stack
     own = [f for f in stack if not is_library(f[0])]
-    own = [f for f in own if not f[0].startswith(HERE)] or own
+    own = [f for f in own if not f[0].startswith(COURSE)] or own
     return own or [f for f in stack if not f[0].startswith("<")][-1:]
 
 
@@ -60,6 +67,8 @@ def waits_in(stack, unfinished=None, recorded=True):
         return next(f[2] for f in stack if of_distributed(f[0]) and f[2] != "wrapper")
     if unfinished and WAITING.search(source):
         return unfinished["op"].split(":")[-1]
+    if not recorded and re.search(r"\.wait\(", source):  # of a collective: Python's own has frames
+        return "wait"
     return None
 
 
@@ -78,8 +87,8 @@ def of_communication(stack):
 
 
 def main_stack(text):
-    """The main thread's stack in what faulthandler printed, outermost frame first."""
-    for thread in text.split("most recent call first")[1:]:
+    """The main thread's stack in what faulthandler printed last, outermost frame first."""
+    for thread in reversed(text.split("most recent call first")[1:]):
         found = re.findall(r'File "(.*)", line (\d+) in (\S+)', thread.split("\n\n")[0])
         if "<module>" in [name for *_, name in found]:
             return [
