@@ -100,7 +100,7 @@ def test_ranks_that_mp_spawn_made_have_its_numbers(py_spy, tmp_path):
         there(tmp_path, 3)
         report = hung([launch.pid])
         assert report.culprits == [1]
-        assert [s.call for s in report.ranks] == [".wait()", None, ".wait()"]
+        assert [s.call for s in report.ranks] == ["wait", None, "wait"]
         assert any("mp.spawn's numbers" in note for note in report.notes)
 
 

@@ -96,11 +96,9 @@ def _state(seen, number):
         "attempt": int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
         "collectives": {"unknown": STACKS_ALONE}, "notes": [f"pid {pid}"],
     })  # fmt: skip
-    if state.call is None and seen.stack:
-        # Work.wait is C: the user's own line is the innermost. A GPU is waited for in .item(), too.
-        call = WAITING.search(seen.stack[-1][3])
-        if call and (call[1] == "wait" or has_loaded(pid, "libcuda.so")):
-            state.call = f".{call[1]}()"
+    if state.call is None and seen.stack and has_loaded(pid, "libcuda.so"):
+        call = WAITING.search(seen.stack[-1][3])  # its GPU is what .item() waits for
+        state.call = f".{call[1]}()" if call else None
     if state.call == "init_process_group" and "MASTER_ADDR" in environ:
         state.endpoint = f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '?')}"
     return state
@@ -133,7 +131,7 @@ def _judged(states, ranks, notes, pause):
         found.headline = f"HANG: no rank moved {apart}"
     elif goes_on:
         found.headline = f"NO HANG SEEN: {names} moved {apart}"
-        found.culprits, found.why = [], ""
+        found.culprits, found.why = [], "the ranks still move"
     else:
         found.headline = f"NO HANG SEEN: {names} moved {apart}: slow, or in a loop of its own"
     found.notes += notes

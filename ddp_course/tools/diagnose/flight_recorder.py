@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ddp_course.tools.diagnose.fr_files import read_folder
-from ddp_course.tools.diagnose.judge import ranks_named, who_is_missing
+from ddp_course.tools.diagnose.judge import named, ranks_named, who_is_missing
 from ddp_course.tools.diagnose.report import RankState, hang
 from ddp_course.tools.diagnose.stacks import own_lines, waits_in
 
@@ -57,17 +57,17 @@ def report(folder):
     CourseError
         One line: what is wrong with the files, and what to pass instead.
     """
-    dumps, notes = read_folder(folder)
-    return judged(dumps, notes)
+    return judged(*read_folder(folder))
 
 
-def judged(dumps, notes=()):
+def judged(dumps, unread=None):
     """The report on dumps that have been read.
 
     Parameters
     ----------
     dumps : list of Dump
-    notes : list of str
+    unread : dict of int to str, optional
+        {rank: why its dump could not be read}
 
     Returns
     -------
@@ -77,16 +77,20 @@ def judged(dumps, notes=()):
     states = [_state(d, groups) for d in dumps]
     headline = f"DUMPS of {ranks_named(d.rank for d in dumps)}, flight recorder {dumps[0].version}"
     found = hang(states, headline, kind="dumps", exit_code=0)
-    absent = sorted(_expected(dumps, groups) - {d.rank for d in dumps})
+    unread = unread or {}
+    absent = sorted((_expected(dumps, groups) | set(unread)) - {d.rank for d in dumps})
     for rule in (_first_difference, _unequal_counts, _not_begun, _nobody_waits, _finished_there):
         said = rule(dumps, states, groups, found)
         if said:
             found.culprits, found.why = said
             break
-    if absent and not found.culprits:
-        found.culprits, found.why = absent, f"left no dump, and {found.why}"
+    waiting = [s for s in states if s.open]
+    if absent and waiting and not found.culprits:
+        who, call = ranks_named(s.rank for s in waiting), waiting[0].open
+        waits = f"{who} wait{'s' * (len(waiting) == 1)} in number {call['seq']} ({named(call)})"
+        found.culprits, found.why = absent, f"left no dump, and {waits}"
     found.notes += [f"no dump of rank {rank}" for rank in absent]
-    found.notes += [*_uneven(states, groups), *_limits(dumps, groups), *notes]
+    found.notes += [*_uneven(states, groups), *_limits(dumps, groups), *unread.values()]
     return found
 
 
@@ -107,10 +111,10 @@ def _groups(dumps):
 
 def _expected(dumps, groups):
     """Ranks of the job, as far as the dumps know."""
-    known = {d.rank for d in dumps}.union(
-        *groups.values(), *(m for d in dumps for m in d.members.values())
-    )
-    return set(range(max(known) + 1))
+    last = max(rank for ranks in groups.values() for rank in ranks) if groups else dumps[-1].rank
+    world = max(d.world_size for d in dumps)
+    told = {rank for d in dumps for ranks in d.members.values() for rank in ranks}
+    return set(range(max(world, last + 1))) | told
 
 
 def _label(group):

@@ -35,6 +35,8 @@ class Dump:
         {group's name: global ranks}, where the recorder says so; gloo's doesn't.
     called : dict of str to int
         {group's name: collectives called}
+    world_size : int
+        The job's ranks at least: the most that any group has, with or without a name.
     """
 
     rank: int
@@ -42,6 +44,7 @@ class Dump:
     entries: list
     members: dict
     called: dict
+    world_size: int = 0
 
     def overwritten(self):
         """Whether the recorder has forgotten its first calls."""
@@ -65,8 +68,8 @@ def read_folder(folder):
     -------
     dumps : list of Dump
         In rank order.
-    notes : list of str
-        Files that could not be read.
+    unread : dict of int to str
+        {rank: why its file could not be read}
 
     Raises
     ------
@@ -74,25 +77,25 @@ def read_folder(folder):
         One line: what is wrong, and what to pass instead.
     """
     files = _files(Path(folder))
-    dumps, notes = [], []
+    dumps, unread = [], {}
     for rank, file in sorted(files.items()):
         try:
             dumps.append(dump_of(file.read_bytes(), rank))
         except CourseError as error:
             raise CourseError(f"{file}: {error}") from error
         except OSError as error:
-            notes.append(f"{file.name} can't be read: {error.strerror}")
+            unread[rank] = f"{file.name} can't be read: {error.strerror}"
         except ValueError as error:
-            notes.append(f"{file.name} is no whole dump: {error}")
+            unread[rank] = f"{file.name} is no whole dump: {error}"
     if not dumps:
-        raise CourseError(f"{folder}: {'; '.join(notes)}; {WANTED}")
+        raise CourseError(f"{folder}: {'; '.join(unread.values())}; {WANTED}")
     versions = {d.version: d.rank for d in dumps}
     if len(versions) > 1:
         said = ", ".join(f"rank {rank}: {version}" for version, rank in versions.items())
         raise CourseError(
             f"{folder}: dumps of different versions of torch ({said}): pass those of one job"
         )
-    return dumps, notes
+    return dumps, unread
 
 
 def _files(folder):
@@ -153,14 +156,17 @@ def dump_of(data, rank):
         if not all(isinstance(e, dict) and key in e for e in entries):
             raise CourseError(f"format {version} without {key}: it was written by an older torch")
     try:
-        return Dump(rank, version, entries, _members(found), _called(found))
+        members = _members(found)
+        world_size = max(map(len, members.values()), default=0)
+        members.pop("", None)  # gloo's: without a name, and numbered within the group
+        return Dump(rank, version, entries, members, _called(found), world_size)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError("it holds no entries of a flight recorder") from error
 
 
 def _members(found):
     config = found.get("pg_config") or {}
-    return {name: json.loads(c["ranks"]) for name, c in config.items() if name}
+    return {name: json.loads(c["ranks"]) for name, c in config.items()}
 
 
 def _called(found):
