@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from ddp_course import data, results
 from ddp_course.process_group import process_group
-from ddp_course.tools import checkpoint
+from ddp_course.tools import checkpoint, preemption
 from ddp_course.tools.collectives import gather
 from ddp_course.tools.errors import CourseError
 
@@ -51,6 +51,8 @@ class ResumableSampler(Sampler):
 class Job:
     """All that changes while we train. state() and restore() mirror each other."""
 
+    PARTS = ("model", "average", "optimizer", "schedule", "scaler")
+
     def __init__(self, args, rank, world_size, device):
         if args.batch % world_size:
             raise CourseError(f"--batch {args.batch} does not divide by {world_size} ranks")
@@ -66,8 +68,8 @@ class Job:
         self.model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, 10)).to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.98))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-        steps = args.epochs * -(-len(self.images.train) // args.batch)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
+        self.total = args.epochs * -(-len(self.images.train) // args.batch)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, self.total)
         # Grows every 5 steps, not 2,000, so that this short training sees it move.
         self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**14, growth_interval=5)
         self.step = 0
@@ -75,16 +77,9 @@ class Job:
 
     def state(self):
         """What is equal on all ranks."""
-        return {
-            "model": self.model.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "position": {"epoch": self.sampler.epoch, "drawn": self.sampler.drawn},
-            "step": self.step,
-            "settings": self.settings(),
-        }
+        state = {name: getattr(self, name).state_dict() for name in self.PARTS}
+        state["position"] = {"epoch": self.sampler.epoch, "drawn": self.sampler.drawn}
+        return state | {"step": self.step, "settings": self.settings()}
 
     def settings(self):
         return {name: getattr(self.args, name) for name in ("epochs", "batch", "noise", "seed")}
@@ -92,11 +87,10 @@ class Job:
     def restore(self, state, own=None):
         if state.get("settings", self.settings()) != self.settings():
             raise CourseError(f"the checkpoint is of {state['settings']}: type these, or --folder")
-        for name in ("model", "average", "optimizer", "schedule", "scaler"):
+        for name in self.PARTS:
             if name in state:
                 getattr(self, name).load_state_dict(state[name])
-        if "position" in state:
-            vars(self.sampler).update(state["position"])
+        vars(self.sampler).update(state.get("position", {}))
         self.step = state.get("step", 0)
         if own is not None:
             checkpoint.set_rng_state(own, self.device)
@@ -163,17 +157,17 @@ def run(args, me, accident=planted, name="09_train"):
             print(f"resumed at step {found.step}, epoch {job.sampler.epoch}")
     first = job.step
 
-    def save():
-        checkpoint.save(args.folder, job.step, job.state(), checkpoint.rng_state(me.device))
-
     def after_step():
         accident(args, me, job)
-        if job.step % args.every == 0:
-            save()
+        stop = preemption.requested()  # a signal to one rank stops all of them, at this step
+        if stop or job.step % args.every == 0 or job.step == job.total:
+            own = checkpoint.rng_state(me.device)
+            checkpoint.save(args.folder, job.step, job.state(), own)
+        if stop:
+            preemption.leave(job.step)
 
+    preemption.listen()
     job.train(ddp, after_step)
-    if job.step % args.every:
-        save()
     if me.rank == 0:
         print(f"steps {first} to {job.step}, weights {job.digest()}")
     mine = {"first": first, "last": job.step, "digest": job.digest()}

@@ -27,9 +27,10 @@ from tqdm import tqdm
 
 from ddp_course import data, models, results
 from ddp_course.process_group import process_group
-from ddp_course.tools import checkpoint
+from ddp_course.tools import checkpoint, preemption
 from ddp_course.tools.collectives import all_or_none, gather
 from ddp_course.tools.errors import CourseError
+from ddp_course.tools.launched import world_of_one
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,16 +50,10 @@ def settings(argv=None):
     p.add_argument("--root", default=results.ROOT / "data", help="downloads, or the folder")
     p.add_argument("--model", default="cnn", choices=("cnn", "resnet18"), help="what learns it")
     p.add_argument("--epochs", type=at_least(1), default=20, help="rounds over the training images")
-    p.add_argument(
-        "--batch", type=at_least(1), default=64, help="images a step, all ranks together"
-    )
-    p.add_argument(
-        "--accumulate", type=at_least(1), default=1, help="micro-batches a step (lesson 06)"
-    )
+    p.add_argument("--batch", type=at_least(1), default=64, help="images a step, on all ranks")
+    p.add_argument("--accumulate", type=at_least(1), default=1, help="micro-batches (lesson 06)")
     p.add_argument("--lr", type=float, default=0.01, help="highest learning rate")
-    p.add_argument(
-        "--warmup", type=at_least(0), default=20, help="steps until it is reached (lesson 08)"
-    )
+    p.add_argument("--warmup", type=at_least(0), default=20, help="steps to reach it (lesson 08)")
     p.add_argument("--weight-decay", type=float, default=0.01, help="AdamW's")
     p.add_argument(
         "--clip", type=at_least(1e-6, float), default=2.0, help="largest norm of the gradient"
@@ -121,7 +116,8 @@ class Training:
 
     def loader(self, images, size, sampler):
         own = torch.Generator()  # each iterator draws a seed: not from the global generator
-        more = {"num_workers": self.args.workers, "pin_memory": self.cuda, "generator": own}
+        more = {"num_workers": self.args.workers, "worker_init_fn": preemption.deafen}
+        more |= {"pin_memory": self.cuda, "generator": own}
         return DataLoader(images, size, sampler=sampler, **more)
 
     def rate(self, step):
@@ -269,6 +265,7 @@ def train(args, me):
     if first:
         log.say(f"goes on after step {first} of {job.total}")
     steps = job.sampler.steps
+    preemption.listen()
     while job.step < job.total:
         began, losses, job.sampler.start = time.perf_counter(), [], job.step
         batches = iter(job.loader(job.images.train, job.micro_batch, job.sampler))
@@ -279,8 +276,12 @@ def train(args, me):
             log.bar.update()
             if job.step % 10 == 0:
                 log.curves(job.step, train_rate=rate, train_gradient=norm)
-            if job.step % args.every == 0 or job.step == job.total:
+            stop = preemption.requested()  # a signal to one rank stops all of them, at this step
+            if stop or job.step % args.every == 0 or job.step == job.total:
                 job.save()
+            if stop:
+                log.close()
+                preemption.leave(job.step)
         loss = torch.stack(losses).mean() / me.world_size
         dist.all_reduce(loss)
         loss = loss.item()  # a GPU has done its work only now: so the clock stops after it
@@ -317,6 +318,8 @@ def main():
     args = settings()
     alone()
     with process_group(timeout=timedelta(minutes=10)) as me:
+        if words := world_of_one(me.world_size):
+            raise CourseError(words)
         train(args, me)
 
 

@@ -1,10 +1,10 @@
-"""Lesson 14's training with other settings than the lesson's."""
+"""Lesson 14's training with other settings than the lesson's, and with other launchers."""
 
 import json
 
 import numpy as np
 import pytest
-from launch import ROOT, torchrun
+from launch import ROOT, python, torchrun
 from PIL import Image
 
 
@@ -57,6 +57,14 @@ def test_workers_change_nothing(cases):
     assert cases["workers"]["digests"] == cases["fresh"]["digests"]
 
 
+def test_a_signal_to_one_rank_loses_nothing(cases):
+    stopped, after, plain = cases["signalled"], cases["after the signal"], cases["plain"]
+    assert stopped["code"] == 75 and 30 <= stopped["step"] < 44
+    assert f"told to stop: saved after step {stopped['step']}" in cases["printed"]
+    assert (after["first"], after["steps"]) == (stopped["step"], 44)
+    assert after["digests"] == plain["digests"]
+
+
 def test_half_precision_learns(cases):
     assert cases["fp16"]["precision"] == "fp16"
     assert cases["fp16"]["accuracy"] > 0.5  # two epochs; a tenth by chance
@@ -65,6 +73,14 @@ def test_half_precision_learns(cases):
 def test_batches_that_do_not_fit(cases):
     assert "a multiple of 2 (ranks × --accumulate)" in cases["odd batch"]["error"]
     assert "at most 1437 (training images)" in cases["large batch"]["error"]
+
+
+def test_two_worlds_of_one_stop():
+    """As srun starts it where the script gets no ranks: each process would train alone."""
+    env = {"SLURM_NTASKS": "2", "DDP_COURSE_DEVICE": "cpu"}
+    done = python(ROOT / "scripts/14_train.py", env=env)
+    assert done.returncode == 1
+    assert "the world has one rank, but SLURM_NTASKS is 2" in done.stdout
 
 
 def test_a_folder_of_jpegs(cases):

@@ -13,11 +13,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from ddp_course.tools.collectives import all_or_none, gather, get_rank
 from ddp_course.tools.errors import CourseError
+
+try:
+    import numpy as np
+except ImportError:  # torch comes without it, and then nothing draws from its generator
+    np = None
 
 _NAME = re.compile(r"step-(\d{9,})-([0-9a-f]{16})\.pt")
 _passed_over = set()  # files that load() could not use: they don't count as kept
@@ -48,7 +52,7 @@ class Checkpoint(NamedTuple):
     ----------
     step : int
     state : dict
-        As given to `save` by rank 0; tensors on the CPU.
+        As given to `save` by rank 0; tensors on the CPU, in the file's own pages (see `load`).
     mine : object or None
         What this rank gave; None if the checkpoint is of another number of ranks.
     world_size : int
@@ -96,9 +100,17 @@ def save(folder, step, state, mine=None, keep=3):
 def load(folder, fits=None):
     """Read the newest checkpoint that is whole; call it on every rank.
 
-    Rank 0 checks and chooses, every rank reads the file. One that is damaged or of another model
-    is passed over with a line on stderr. Read with ``weights_only=True``, so that a file from
-    elsewhere can't run code.
+    Rank 0 checks and chooses; one that is damaged or of another model is passed over with a line
+    on stderr. Read with ``weights_only=True``, so that a file from elsewhere can't run code.
+
+    Each node reads the file twice, for the checksum and for the tensors; the second time it is
+    in the page cache if it fits there. Every rank maps the file (``mmap=True``) instead of copying
+    it: the pages are shared by the node's ranks and can be dropped when memory is short, so 8 ranks
+    need the memory of one file and not of 8. What a rank writes to becomes its own copy, page by
+    page; the file never changes. So take the state over (``load_state_dict`` copies weights, and
+    everything to a GPU; an optimizer on the CPU goes on in these tensors) and let go of it. On a
+    local file system the tensors outlive the file. On NFS they don't when another node's rank 0
+    deletes it, `keep` saves later: reading them then ends the process with SIGBUS.
 
     Parameters
     ----------
@@ -125,7 +137,9 @@ def load(folder, fits=None):
     name = gather(found)[0]
     if name is None:
         return None
-    content = all_or_none(lambda: _read(folder / name))
+    # Rank 0 has checked what its node sees; another may see a bad copy, or its own NFS cache's.
+    all_or_none(lambda: _check(folder / name) if rank else None, first_of_node=True)
+    content = all_or_none(lambda: _map(folder / name))
     ranks = content["ranks"]
     mine = ranks[rank] if len(ranks) == len(seen) else None
     return Checkpoint(content["step"], content["state"], mine, len(ranks))
@@ -150,21 +164,27 @@ def _shape(value):
 
 def rng_state(device="cpu"):
     """State of this process's random generators: torch's, Python's, NumPy's, the GPU's."""
-    device, numpy_s = torch.device(device), np.random.get_state()
+    device = torch.device(device)
     return {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
-        "numpy": [numpy_s[0], torch.from_numpy(numpy_s[1].astype(np.int64)), *numpy_s[2:]],
+        "numpy": _numpy_state() if np else None,
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
+
+
+def _numpy_state():
+    name, keys, *rest = np.random.get_state()
+    return [name, torch.from_numpy(keys.astype(np.int64)), *rest]
 
 
 def set_rng_state(state, device="cpu"):
     """Put the generators back to what `rng_state` returned."""
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    if state["numpy"] is not None and np:
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     if state["cuda"] is not None and torch.device(device).type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
 
@@ -178,8 +198,11 @@ def _files(folder):
 
 
 def _digest(path):
+    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        while piece := file.read(2**20):  # bytes; hashlib.file_digest needs Python 3.11
+            sha256.update(piece)
+    return sha256.hexdigest()[:16]
 
 
 def _write(folder, step, content, keep):
@@ -276,7 +299,8 @@ def _newest(folder, fits):
     files, reasons = _files(folder), []
     for *_, path in reversed(files):
         try:
-            content = _read(path)
+            _check(path)
+            content = _map(path)
         except _Damaged as error:
             reasons.append(str(error))
         else:
@@ -302,12 +326,23 @@ def _misfit(state, fits):
     return None
 
 
-def _read(path):
-    match = _NAME.fullmatch(path.name)
-    try:
-        if _digest(path) != match[2]:
+def _check(path):
+    """Raise CourseError unless the content is what the name's checksum says."""
+    with _in_plain_words(path):
+        if _digest(path) != _NAME.fullmatch(path.name)[2]:
             raise _Damaged(f"{path.name} is damaged: its content does not match its checksum")
-        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _map(path):
+    """The content of a file that was checked; tensors in its pages, for this process to change."""
+    with _in_plain_words(path):
+        return torch.load(os.fspath(path), map_location="cpu", mmap=True, weights_only=True)
+
+
+@contextlib.contextmanager
+def _in_plain_words(path):
+    try:
+        yield
     except FileNotFoundError:
         raise CourseError(
             f"no {path.name} in {path.parent} on this node: the folder must be one that all see"

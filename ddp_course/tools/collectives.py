@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import time
+import weakref
 from datetime import timedelta
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from ddp_course.tools.errors import CourseError
 
 SLOW_WORK = timedelta(hours=2)  # for a download; a rank that dies ends the wait at once
+_cpu_groups = weakref.WeakKeyDictionary()  # the default group: what cpu_group() made beside it
 
 
 def together():
@@ -57,6 +59,24 @@ def gather(mine):
     return everyone
 
 
+def cpu_group():
+    """A second group of all ranks, on gloo: it touches no GPU and waits two hours for slow work.
+
+    The first call makes it and is collective. It is kept until the default group goes, since
+    freeing it right after a collective can block for ever (seen on torch 2.4, not on 2.14): its
+    destructor holds the GIL and waits for gloo's thread to end, and that thread waits for the GIL
+    to let go of the collective's tensors.
+
+    Returns
+    -------
+    torch.distributed.ProcessGroup
+    """
+    world = dist.group.WORLD
+    if world not in _cpu_groups:
+        _cpu_groups[world] = dist.new_group(backend="gloo", timeout=SLOW_WORK)
+    return _cpu_groups[world]
+
+
 def synchronize(device):
     """Wait until the work queued on a device is done; the CPU has none queued.
 
@@ -80,7 +100,7 @@ def all_or_none(work, *, first_of_node=False, patient=False):
     first_of_node : bool
         Run on local rank 0 of each node only. For downloads; patient.
     patient : bool
-        Wait for slow work, up to two hours, in a group of its own.
+        Wait for slow work, up to two hours, in `cpu_group`.
 
     Returns
     -------
@@ -92,10 +112,9 @@ def all_or_none(work, *, first_of_node=False, patient=False):
     CourseError
         On every rank, with the message of the first rank that failed.
     """
-    result, failure, group = None, None, None
+    result, failure = None, None
     mine = not first_of_node or int(os.environ.get("LOCAL_RANK", 0)) == 0
-    if together() and (first_of_node or patient):
-        group = dist.new_group(backend="gloo", timeout=SLOW_WORK)
+    group = cpu_group() if together() and (first_of_node or patient) else None
     try:
         if mine:
             result = work()
@@ -106,8 +125,6 @@ def all_or_none(work, *, first_of_node=False, patient=False):
     if together():
         failures = [None] * dist.get_world_size()
         dist.all_gather_object(failures, failure, group=group)
-        if group is not None:
-            dist.destroy_process_group(group)
         failure = next((f for f in failures if f), None)
         if failure:
             error = CourseError(failure)
@@ -122,13 +139,15 @@ def leave_group():
     DDP sits in a reference cycle and holds the group, so that a collection comes first. And a
     hook's callback ends in gloo's thread: were that thread the last to hold the group, it would
     have to wait for its own end ("Resource deadlock avoided", exit code -6). So the group is
-    kept until nobody else holds it, two seconds at most.
+    kept until nobody else holds it, two seconds at most. `cpu_group` goes with it.
     """
     gc.collect()
     if not together():
         return
     group, alone, end = dist.group.WORLD, object(), time.monotonic() + 2
+    second = _cpu_groups.pop(group, None)
     dist.destroy_process_group()
+    time.sleep(0.01)  # gloo's threads let go of the last tensors, which needs the GIL: cpu_group
     while sys.getrefcount(group) > sys.getrefcount(alone) and time.monotonic() < end:
         time.sleep(0.001)
-    del group  # a traceback that passes here would hold it
+    del group, second  # a traceback that passes here would hold them
