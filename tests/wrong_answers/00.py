@@ -1,0 +1,18 @@
+"""Lesson 00: wrong answers, each with what the check must say, and other right ones."""
+
+from wrong_answers import right, wrong
+
+
+@wrong("bus_bandwidth", "0 for n = 1")
+def bytes_per_second(nbytes, seconds, n):
+    return nbytes / seconds / 1e9
+
+
+@wrong("bus_bandwidth", "GB, not bytes")
+def algorithm_bandwidth(nbytes, seconds, n):
+    return nbytes / seconds * 2 * (n - 1) / n
+
+
+@wrong("bus_bandwidth", "got 0.5, expected 1.0")
+def one_phase_only(nbytes, seconds, n):
+    return nbytes / seconds * (n - 1) / n / 1e9
