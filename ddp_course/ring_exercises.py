@@ -1,4 +1,4 @@
-"""Is a reader's all-reduce schedule right? Where it isn't: which step, rank and chunk is to blame."""
+"""Is a reader's all-reduce schedule right? If not: which step, rank and chunk is to blame."""
 
 from ddp_course.tools.errors import CourseError
 
