@@ -79,3 +79,49 @@ def good_kept_after_overflow(scale, good, overflow, interval):
     if overflow:
         return scale / 2, good
     return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
+
+
+@right("amp_step")
+def zero_at_end(model, x, y, optimizer, scaler, max_norm):
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = model(x)
+    scaler.scale(F.mse_loss(out.float(), y)).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+
+
+@wrong("next_scale", "The first difference is after step 2 of [False, False, False].")
+def counts_to_interval(scale, good, overflow, interval):
+    if overflow:
+        return (scale / 2, 0)
+    return (scale * 2, 0) if good == interval else (scale, good + 1)
+
+
+@wrong("next_scale", "The first difference is after step 0 of [True].")
+def quarter(scale, good, overflow, interval):
+    if overflow:
+        return (scale / 4, 0)
+    return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
+
+
+@wrong("next_scale", "after step 5 of [False, False, False, False, False, False].")
+def good_not_reset_on_growth(scale, good, overflow, interval):
+    if overflow:
+        return (scale / 2, 0)
+    return (scale * 2 if good + 1 == interval else scale, good + 1)
+
+
+@wrong("next_scale", "The first difference is after step 4 of [True, True, True, True, True].")
+def never_below_64(scale, good, overflow, interval):
+    if overflow:
+        return (max(scale / 2, 64.0), 0)
+    return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
+
+
+@right("next_scale")
+def by_modulo(scale, good, overflow, interval):
+    good = 0 if overflow else good + 1
+    return [scale * (0.5 if overflow else 2 if good % interval == 0 else 1), good % interval]

@@ -1,5 +1,8 @@
 """Lesson 13: wrong answers, each with what the check must say, and other right ones."""
 
+import numpy as np
+import torch
+
 from wrong_answers import right, wrong
 
 
@@ -54,3 +57,73 @@ def buffer_once(compute, nbytes, n, bandwidth, times):
 def new_step_computes_only(compute, nbytes, n, bandwidth, times):
     wire = 2 * (n - 1) / n * nbytes / bandwidth
     return 1 + wire / compute
+
+
+@wrong("efficiencies", "what would N times one process give?")
+def swapped(n, one, independent, ddp):
+    return (ddp / independent, ddp / (n * one))
+
+
+@wrong("efficiencies", "what would N times one process give?")
+def inverse(n, one, independent, ddp):
+    return (n * one / ddp, independent / ddp)
+
+
+@wrong("efficiencies", "what did the N independent ones give, all together?")
+def machine(n, one, independent, ddp):
+    return (ddp / (n * one), independent / (n * one))
+
+
+@right("efficiencies")
+def as_a_list(n, one, independent, ddp):
+    return list(np.float64(ddp) / [n * one, independent])
+
+
+@wrong("thief", "Nothing is above its limit here.")
+def max_wait(loader, wait):
+    if max(loader) > 0.3:
+        return "loader"
+    if max(wait) - min(wait) > 0.2:
+        return wait.index(min(wait))
+    return "communication" if max(wait) > 0.3 else "none"
+
+
+@wrong("thief", "ranks that wait for their data make others wait.")
+def min_loader(loader, wait):
+    if min(loader) > 0.3:
+        return "loader"
+    if max(wait) - min(wait) > 0.2:
+        return wait.index(min(wait))
+    return "communication" if min(wait) > 0.3 else "none"
+
+
+@wrong("gain", "A ring sends 2(n - 1)/n of the gradients, at the old and at the new speed.")
+def bandwidth_over(compute, nbytes, n, bandwidth, times):
+    wire = 2 * (n - 1) / n * nbytes / bandwidth
+    return (compute + wire / times) / (compute + wire)
+
+
+@wrong("gain", "A ring sends 2(n - 1)/n of the gradients, at the old and at the new speed.")
+def overlapped(compute, nbytes, n, bandwidth, times):
+    wire = 2 * (n - 1) / n * nbytes / bandwidth
+    return max(compute, wire) / max(compute, wire / times)
+
+
+@wrong("gain", "A ring sends 2(n - 1)/n of the gradients, at the old and at the new speed.")
+def forgets_n(compute, nbytes, n, bandwidth, times):
+    wire = 2 * (n - 1) * nbytes / bandwidth
+    return (compute + wire) / (compute + wire / times)
+
+
+@wrong("gain", "A ring sends 2(n - 1)/n of the gradients, at the old and at the new speed.")
+def amdahl_swapped(compute, nbytes, n, bandwidth, times):
+    wire = 2 * (n - 1) / n * nbytes / bandwidth
+    f = compute / (compute + wire)
+    return 1 / (1 - f + f / times)
+
+
+@right("gain")
+def amdahl(compute, nbytes, n, bandwidth, times):
+    wire = 2 * (n - 1) / n * nbytes / bandwidth
+    f = wire / (compute + wire)
+    return torch.tensor(1 / (1 - f + f / times), dtype=torch.float64)
