@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 
 from wrong_answers import right, wrong
 
@@ -91,8 +92,6 @@ def fsync_after(path, content):
 
 @wrong("write_whole", "A draft in the same folder, flush, fsync, then os.replace.")
 def copied(path, content):
-    import shutil
-
     draft = path.with_suffix(".tmp")
     with open(draft, "wb") as f:
         f.write(content)

@@ -1,5 +1,7 @@
 """Lesson 12: wrong answers, each with what the check must say, and other right ones."""
 
+from collections import Counter
+
 import numpy as np
 
 from wrong_answers import right, wrong
@@ -127,8 +129,6 @@ def fewest_only(called, kinds):
 @wrong("missing", "If not, which kind is rarest?")
 def not_commonest(called, kinds):
     b = [r for r, n in enumerate(called) if n < max(called)]
-    from collections import Counter
-
     top = Counter(kinds).most_common(1)[0][0]
     return b or [r for r, k in enumerate(kinds) if k != top]
 
