@@ -18,7 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MARK = ".ddp_course_book"  # is in a folder that this command made, and may replace
 _LANGUAGES = {".py": "python", ".sh": "bash", ".sbatch": "bash", ".yaml": "yaml"}
 _SETTINGS = {
-    "extensions": ["myst_nb", "ddp_course.book"],
+    "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "ddp_course.book"],
+    "autodoc_member_order": "bysource",
+    "autodoc_typehints": "none",  # the docstrings name types, and shapes too
+    "add_module_names": False,
+    "napoleon_use_rtype": False,
+    "napoleon_use_ivar": True,
     "html_title": "Learn DDP by running it",
     "html_theme": "sphinx_book_theme",
     "html_theme_options": {
@@ -40,6 +45,15 @@ _SETTINGS = {
     "myst_heading_anchors": 6,
     "myst_heading_slug_func": "ddp_course.book.anchor",
 }
+
+# The page of the tools is made of their docstrings, module by module.
+_TOOLS = ("diagnose", "audit", "checkpoint", "preemption", "cluster_check", "launched",
+          "collectives", "errors")  # fmt: skip
+_TOOLS_PAGE = """# The tools' functions and classes
+
+What `ddp_course.tools` offers to a project of your own, from the docstrings of the code.
+
+"""
 
 
 def anchor(heading):
@@ -114,6 +128,8 @@ def _write_source(source):
         title = notebook["cells"][0]["source"].partition("\n")[0].lstrip("# ").replace("`", "")
         titles.append(f"{path.stem[:2]} {title} <notebooks/{path.stem}>")
     start = _point_links((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, files)
+    titles.append("The tools' functions and classes <tools>")
+    (source / "tools.md").write_text(_TOOLS_PAGE + "".join(map(_tool, _TOOLS)), encoding="utf-8")
     contents = ["", "```{toctree}", ":hidden:", "", *titles, "```", ""]
     (source / "index.md").write_text(start + "\n".join(contents), encoding="utf-8")
     for file in files:
@@ -130,6 +146,12 @@ def _write_source(source):
         made = source / f"{name}.md"
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(page, encoding="utf-8")
+
+
+def _tool(name):
+    """A section with all that a module documents; Sphinx's autodoc reads it."""
+    module = f"ddp_course.tools.{name}"
+    return f"## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n\n"
 
 
 def _point_links(text, here, files):

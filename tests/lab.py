@@ -33,8 +33,9 @@ def jupyterlab(folder):
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
     }
-    # No --ip and no token: both are what a reader gets who types the README's command.
-    flags = ["--no-browser", "--port=0", f"--ServerApp.root_dir={folder}"]
+    # As a reader gets it who types the README's command, with no --ip and no token of ours.
+    command = re.search(r"bin/jupyter lab (.+)", (ROOT / "README.md").read_text())[1]
+    flags = [*command.split(), "--no-browser", "--port=0"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         flags.append("--allow-root")
     with open(folder / "lab.log", "w") as log:
@@ -106,11 +107,11 @@ def open_lesson(page, address, token, name, folder=ROOT):
 def start_all(page):
     """Run All Cells; returns when the first has started."""
     started = f"{PROMPTS}.some(p => p.innerText.includes('*'))"
-    for patience in (20_000, 20_000, 80_000):  # a click before the page is ready goes nowhere
+    for wait_ms in (20_000, 20_000, 80_000):  # a click before the page is ready goes nowhere
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
         with suppress(PageTimeout):
-            page.wait_for_function(started, timeout=patience)
+            page.wait_for_function(started, timeout=wait_ms)
             return
     status = page.locator("#jp-main-statusbar").inner_text()
     raise AssertionError(f"no cell has started; the status bar says {status}")

@@ -366,3 +366,9 @@ def test_a_broken_lesson_leaves_the_old_book(tmp_path):
     assert done.stdout.endswith("no book was made: the lines above say what to correct\n")
     assert (book / "index.html").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"course", "old"}
+
+
+def test_the_tools_have_a_page(book):
+    page = (book / "tools.html").read_text(encoding="utf-8")
+    for name in ("audit.watch", "diagnose.run", "checkpoint.save", "cluster_check.measure"):
+        assert f'id="ddp_course.tools.{name}"' in page, name

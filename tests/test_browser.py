@@ -56,6 +56,17 @@ def test_run_all(browser_is_there, course):
     assert script.read_bytes() == (ROOT / "scripts/00_hello.py").read_bytes()
 
 
+def test_a_script_opens_from_the_file_browser(browser_is_there, course):
+    """The README's command shows the whole project, not only the notebooks."""
+    with lab.chromium() as page:
+        page.goto(f"{course.address}?token={course.token}&reset")
+        listing = page.locator(".jp-DirListing-content .jp-DirListing-item")
+        for name in ("scripts", "00_hello.py"):
+            listing.get_by_text(name, exact=True).dblclick()
+        first = (ROOT / "scripts/00_hello.py").read_text().splitlines()[0]
+        expect(page.locator(".jp-FileEditor .cm-line").first).to_have_text(first)
+
+
 def test_interrupt(browser_is_there, course):
     """■ while ranks run: its cell turns red, Run All stops, no rank is left, the kernel answers."""
     cells = ["%load_ext ddp_course", f"!{LAUNCH}", "print('the kernel', 'answers')"]

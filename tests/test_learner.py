@@ -70,7 +70,7 @@ def test_missing_package(tmp_path, missing):
         "error",
         f"UsageError: No module named '{missing}' in this kernel's Python, {sys.executable}: "
         "choose the kernel of the course's .venv, "
-        "or type  %pip install -e ..  in a cell and restart the kernel",
+        'or type  %pip install -e "..[course]"  in a cell and restart the kernel',
     )
 
 
