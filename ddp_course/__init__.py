@@ -40,7 +40,8 @@ def load_ipython_extension(shell):
     except ModuleNotFoundError as error:  # of torch, in plan(); of matplotlib, in plots
         raise UsageError(
             f"{error.msg} in this kernel's Python, {sys.executable}: choose the kernel of the "
-            'course\'s .venv, or type  %pip install -e "..[course]"  in a cell and restart the kernel'
+            "course's .venv, or type  "
+            '%pip install -e "..[course]"  in a cell and restart the kernel'
         ) from None
     shell.system_raise_on_error = True
     scripts = sysconfig.get_path("scripts")

@@ -1,4 +1,8 @@
-"""Do N ranks give what one process gives? Is the answer to an exercise right?"""
+"""What lessons are checked with.
+
+Three sections: `parity` (do N ranks give what one process gives?), `exercise` (is the reader's
+answer right?), `in_threads` (ranks without a launch, for exercises).
+"""
 
 import math
 import threading
@@ -6,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
+
+# Do N ranks give what one process gives?
 
 
 class Difference(NamedTuple):
@@ -71,6 +77,9 @@ def parity(one, ranks):
     return worst
 
 
+# Is the answer to an exercise right?
+
+
 def exercise(attempt, reference, cases, look_at):
     """Compare the reader's function with a reference, and say what to look at.
 
@@ -104,6 +113,35 @@ def exercise(attempt, reference, cases, look_at):
             raise AssertionError(f"for {case}: got {got}, expected {expected}. {hint}")
         count += 1
     print(f"right, in all {count} cases")
+
+
+def _same(got, expected):
+    if isinstance(expected, torch.Tensor):
+        return (
+            isinstance(got, torch.Tensor)
+            and got.shape == expected.shape
+            and torch.allclose(got, expected)
+        )
+    if isinstance(expected, float):
+        return isinstance(got, (int, float)) and math.isclose(
+            got, expected, rel_tol=1e-6, abs_tol=1e-12
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == expected.keys()
+            and all(_same(got[k], expected[k]) for k in expected)
+        )
+    if isinstance(expected, (list, tuple)):
+        return (
+            isinstance(got, (list, tuple))
+            and len(got) == len(expected)
+            and all(_same(g, e) for g, e in zip(got, expected))
+        )
+    return got == expected
+
+
+# Ranks in threads.
 
 
 def in_threads(work, parts):
@@ -144,29 +182,3 @@ def in_threads(work, parts):
 
     with ThreadPoolExecutor(len(parts)) as pool:
         return list(pool.map(rank, range(len(parts))))
-
-
-def _same(got, expected):
-    if isinstance(expected, torch.Tensor):
-        return (
-            isinstance(got, torch.Tensor)
-            and got.shape == expected.shape
-            and torch.allclose(got, expected)
-        )
-    if isinstance(expected, float):
-        return isinstance(got, (int, float)) and math.isclose(
-            got, expected, rel_tol=1e-6, abs_tol=1e-12
-        )
-    if isinstance(expected, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == expected.keys()
-            and all(_same(got[k], expected[k]) for k in expected)
-        )
-    if isinstance(expected, (list, tuple)):
-        return (
-            isinstance(got, (list, tuple))
-            and len(got) == len(expected)
-            and all(_same(g, e) for g, e in zip(got, expected))
-        )
-    return got == expected

@@ -1,7 +1,9 @@
 """Grade the conversion of lesson 14: launch it on two ranks, look on, answer point by point."""
 
 import contextlib
+import faulthandler
 import importlib.util
+import io
 import os
 import sys
 import tempfile
@@ -13,10 +15,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from ddp_course import checks, data, models, nodes
-from ddp_course.tools import audit
+from ddp_course import checks, data, models
+from ddp_course.tools import audit, diagnose
 
 RANKS, LR, MOMENTUM = 2, 0.05, 0.9
+STILL_S = 12.0  # without a move, and the launch hangs
 CLOSE = 1e-3  # another order of summing gives gaps of about 1e-6
 
 
@@ -66,7 +69,7 @@ def grade(script, timeout=100):
     script : path
         Has ``train()``, which returns the model and its accuracy, and ``main()``, which calls it.
     timeout : float
-        Seconds for the launch; it is ended then.
+        Seconds for each rank; it ends itself then, and says at which line it was.
 
     Returns
     -------
@@ -75,21 +78,19 @@ def grade(script, timeout=100):
     """
     with tempfile.TemporaryDirectory(prefix="grade-") as folder:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        launch += ["--nproc-per-node", str(RANKS), "-m", "ddp_course.grade", str(script), folder]
-        watched = [sys.executable, "-m", "ddp_course.diagnose", "--after", "12", "--", *launch]
-        env = {"DDP_COURSE_RUNS": folder, "DDP_COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-        (done,) = nodes.launch([watched], timeout, env)
-        if done.code != 0:
-            return [Point("runs to its end", False, _why(done, timeout))]
+        launch += ["--nproc-per-node", str(RANKS), "-m", "ddp_course.grade"]
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):  # torchrun's; the report has what matters of it
+            report = diagnose.run([*launch, str(script), folder, str(timeout)], STILL_S)
+        if report.kind != "ok":
+            return [Point("runs to its end", False, _why(report, said.getvalue()))]
         return [Point("runs to its end", True, f"exit 0 on {RANKS} ranks"), *judge(folder)]
 
 
-def _why(done, timeout):
-    """What diagnose found, without what is not about the reader's script."""
-    report = done.output.split("=" * 70)
-    text = report[1] if len(report) > 1 else done.output[-1500:]
-    end = f"exit code {done.code}" if done.code else f"still running after {timeout:g} s"
-    return f"{end}\n" + "\n".join(f"    {x}" for x in text.strip().split("\n"))
+def _why(report, said):
+    """What diagnose found; where it found nothing, the end of what was printed."""
+    text = str(report) if report.headline else said[-1500:].strip()
+    return f"exit code {report.exit_code}\n" + "\n".join(f"    {x}" for x in text.split("\n"))
 
 
 def judge(folder):
@@ -183,18 +184,14 @@ def _file(ranks, folder):
 # What follows runs in the ranks.
 
 
-class _Tee:
-    """Counts lines on their way to stdout."""
+class _Lines(io.TextIOBase):
+    """Counts the lines that a script prints, and keeps them from the answers."""
 
-    def __init__(self, out):
-        self.out, self.lines = out, 0
+    lines = 0
 
     def write(self, text):
         self.lines += text.count("\n")
-        return self.out.write(text)
-
-    def flush(self):
-        self.out.flush()
+        return len(text)
 
 
 def _weights(model):
@@ -240,21 +237,23 @@ def look_on(script, folder):
         return _odd(load(*args, **kwargs))
 
     # As if each rank were alone on its node: whoever takes LOCAL_RANK for RANK is found out.
+    os.environ |= {"DDP_COURSE_RUNS": str(folder), "DDP_COURSE_DEVICE": "cpu"}
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
-    audit.watch, torch.save, data.load, tee = watching, saving, loading, _Tee(sys.stdout)
+    audit.watch, torch.save, data.load, printed = watching, saving, loading, _Lines()
     spec = importlib.util.spec_from_file_location("mine", script)
     mine = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(mine)  # with the wraps in place: `from torch import save` is seen
         seen["epochs"] = mine.EPOCHS
         train, mine.train = mine.train, training
-        with contextlib.redirect_stdout(tee):
+        with contextlib.redirect_stdout(printed):
             mine.main()
     finally:
         audit.watch, torch.save, data.load = watch, save, load
-    seen |= {"lines": tee.lines, "joined": dist.is_initialized()}
+    seen |= {"lines": printed.lines, "joined": dist.is_initialized()}
     save(seen, Path(folder) / f"rank{rank}.pt")
 
 
 if __name__ == "__main__":
-    look_on(*sys.argv[1:])
+    faulthandler.dump_traceback_later(float(sys.argv[3]), exit=True)
+    look_on(*sys.argv[1:3])

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from typing import NamedTuple
+
+from ddp_course.tools import processes
 
 GRACE_S = 40.0  # torchrun ends its ranks on SIGTERM, at the latest after 30 s
 
@@ -55,9 +56,9 @@ def launch(commands, timeout=120.0, env=None):
                 subprocess.Popen(full, stdout=logs[-1], stderr=subprocess.STDOUT, env=environment)
             )
         end = time.monotonic() + timeout
-        codes = [_wait(process, end - time.monotonic()) for process in started]
+        codes = [processes.wait(process, end - time.monotonic()) for process in started]
     finally:
-        _end(started)
+        processes.end_trees(started, GRACE_S)
     return [Ended(code, _read(log)) for code, log in zip(codes, logs)]
 
 
@@ -76,24 +77,6 @@ def free_port():
 
 def _full(word):
     return [sys.executable, "-m", "torch.distributed.run"] if word == "torchrun" else [str(word)]
-
-
-def _wait(process, seconds):
-    try:
-        return process.wait(max(seconds, 0))
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _end(processes):
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-    end = time.monotonic() + GRACE_S
-    for process in processes:
-        if _wait(process, end - time.monotonic()) is None:
-            process.kill()
-            process.wait()
 
 
 def _read(log):

@@ -15,9 +15,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 # With two workers there are more threads than cores: those that wait must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-if not os.environ.get("DDP_COURSE_COLD"):  # what the cells launch starts faster, see there
-    own, rest = ROOT / "tests/forked_ranks", os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(own), *([rest] if rest else [])])
 
 
 def _is_cell(item):

@@ -1,33 +1,15 @@
-"""Start torchrun the way a lesson does, and get everything it printed."""
+"""Launches as a lesson makes them, and copies of the course."""
 
 import os
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+from launching import ROOT, elastic, python, torchrun  # noqa: E402, F401  for tests of the course
+
 ODD_NAME = "mein Kurs – 深度学习 ü"  # a folder's name as people give them
-
-
-def python(*args, env=None, timeout=120, cwd=ROOT):
-    """Run this environment's Python; returns subprocess.CompletedProcess, output in .stdout."""
-    return subprocess.run(
-        [sys.executable, *map(str, args)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        cwd=cwd,
-        timeout=timeout,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def torchrun(script, *args, ranks=2, flags=("--standalone",), **kwargs):
-    """Run a script on the ranks of one node; the return code and output as `python`."""
-    launcher = ["-m", "torch.distributed.run", *flags, "--nproc-per-node", ranks]
-    return python(*launcher, script, *args, **kwargs)
 
 
 def two_at_a_time(function, cases):

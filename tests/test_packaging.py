@@ -1,9 +1,9 @@
 """What a training project gets: torch and psutil, and tools that know no lesson."""
 
 import ast
-import tomllib
 
 import pytest
+import tomllib
 from launch import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -11,7 +11,8 @@ import time
 import pytest
 from launch import ROOT, python, two_at_a_time
 
-from ddp_course.tools import diagnose
+from ddp_course.tools.diagnose.launch import Launch, signature
+from ddp_course.tools.diagnose.report import hang, rank_state
 
 BOTH = "DID NOT MEET: ranks 0, 1"
 ONE = "DID NOT ARRIVE: rank 1"
@@ -55,19 +56,20 @@ def watch(folder, part):
     """{case: report} of half of the hangs: one launch, in which each lasts until its timeout."""
     found, seen, since = {}, None, 0.0
     script = [ROOT / "tests/workers/hanging.py", ROOT / "scripts/12_hanging.py", part, 2]
-    watched = diagnose.Launch([*LAUNCH, *map(str, script)], folder)
+    watched = Launch([*LAUNCH, *map(str, script)], folder)
     try:
         while watched.process.poll() is None:
             time.sleep(0.2)
-            states, alive = watched.states(), watched.meet_family()
-            now = [diagnose.signature(state) for _, state in sorted(states.items())]
+            alive = watched.alive()
+            states = watched.states(alive)
+            now = [signature(state) for state in states]
             if now != seen:
                 seen, since = now, time.monotonic()
             elif len(states) == 2 and time.monotonic() - since > STILL:
-                where = {frame[2] for state in states.values() for frame in state["stack"]}
+                where = {frame[2] for state in states for frame in state["stack"]}
                 for case in where & set(HANGS):
-                    report = diagnose.explain_hang(states, STILL, alive)
-                    found.setdefault(case, "\n".join(report))
+                    ranks = [rank_state(s, s["pid"] in alive) for s in states]
+                    found.setdefault(case, str(hang(ranks, f"HANG: no move for {STILL} s")))
     finally:
         watched.end()
     assert watched.process.returncode == 0, watched.printed
@@ -93,7 +95,7 @@ def die(name):
     family, case = name
     script = [ROOT / f"scripts/12_{family}.py", "--case", case]
     env = NONSENSE if case == "detail" else {}
-    return python("-m", "ddp_course.diagnose", "--after", 4, "--", *LAUNCH, *script, env=env)
+    return python("-m", "ddp_course.tools.diagnose", "--after", 4, "--", *LAUNCH, *script, env=env)
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,7 @@ def found(world_size, slow=(2, 0)):
     }  # fmt: skip
     ranks = [who | {"node": r, "cores": 2 + (r == 1)} for r in range(world_size)]
     links = [
-        [a, b, 1e6 if (a, b) == slow else 1e9]
-        for a, b in cluster_check.pairs_to_measure(ranks)
+        [a, b, 1e6 if (a, b) == slow else 1e9] for a, b in cluster_check.pairs_to_measure(ranks)
     ]
     return {"ranks": ranks, "links": links, "offsets": [0.0] * world_size, "busbw": 2e9}
 

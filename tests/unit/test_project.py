@@ -4,8 +4,8 @@ import base64
 import re
 import subprocess
 import sys
-import tomllib
 
+import tomllib
 from launch import ROOT
 from lessons import NOTEBOOKS, code_cells, read
 from nbval.plugin import get_sanitize_patterns

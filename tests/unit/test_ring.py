@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_course import ring
+from ddp_course import ring, ring_exercises
 from ddp_course.tools.errors import CourseError
 
 NAMES = [name for name in ring.ALGORITHMS if name != "two-level"]
@@ -94,7 +94,7 @@ def test_many_ranks():
 @pytest.mark.parametrize("name, n, per_node", EVERY)
 def test_checker_accepts_what_is_right(name, n, per_node):
     schedule = make(name, n, None, per_node)
-    found = ring.check(messages(schedule), n, schedule.chunks)
+    found = ring_exercises.check(messages(schedule), n, schedule.chunks)
     count = ring.count(schedule, schedule.chunks)
     assert found == (count.steps, count.sent.max(initial=0))
 
@@ -136,7 +136,7 @@ WRONG = {
 @pytest.mark.parametrize("steps, reason", WRONG.values(), ids=WRONG)
 def test_checker_says_what_is_wrong(steps, reason):
     with pytest.raises(AssertionError, match=re.escape(reason)):
-        ring.check(steps, 4)
+        ring_exercises.check(steps, 4)
 
 
 @settings(max_examples=200, deadline=None)
@@ -149,7 +149,7 @@ def test_checker_is_never_fooled(n, data):
     rank, op = st.integers(0, n - 1), st.sampled_from(["add", "copy"])
     steps[s][i] = data.draw(st.tuples(rank, rank, rank, op))
     try:
-        ring.check(steps, n)
+        ring_exercises.check(steps, n)
     except AssertionError:
         return
     made = [ring.Step(*map(np.array, zip(*((a, b, c, o == "add") for a, b, c, o in step))))
@@ -168,4 +168,4 @@ def test_bad_input_is_one_clear_line():
     with pytest.raises(CourseError, match="choose from ring, star"):
         ring.seconds("bus", 4, 1, 1, 1)
     with pytest.raises(CourseError, match="not 65: check fewer ranks"):
-        ring.check([], 65)
+        ring_exercises.check([], 65)
