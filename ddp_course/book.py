@@ -36,6 +36,7 @@ _SETTINGS = {
     "html_css_files": ["book.css"],
     "html_copy_source": False,
     "html_use_index": False,
+    "html_domain_indices": False,
     "html_math_renderer": "mathml",
     "highlight_language": "text",
     "smartquotes": False,  # would make a dash of the -- in an error text
