@@ -6,7 +6,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from launch import ROOT
+from launch import ROOT, two_at_a_time
 
 RED = {
     ("gone_wrong", 1): "'exit 3' returned non-zero exit status 3",
@@ -22,27 +22,34 @@ RED = {
 GREEN = [("gone_wrong", 0), ("gone_wrong", 7), ("gone_wrong", 8)]  # 8 raises, and may
 
 
+# Notebooks, and seconds that a cell may take: of those that hang, few.
+RUNS = [("gone_*.ipynb", 60), ("hang*.ipynb", 3)]
+
+
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
     """What pytest said of each cell, "" if nothing: {(notebook, cell): text}."""
-    folder = tmp_path_factory.mktemp("course")
+    found = two_at_a_time(lambda run: judged(tmp_path_factory.mktemp("course"), *run), RUNS)
+    return {cell: text for cells in found.values() for cell, text in cells.items()}
+
+
+def judged(folder, pattern, seconds):
+    """The same of the notebooks of one pattern, in a pytest and a folder of their own."""
     shutil.copytree(ROOT / "tests/canaries", folder / "notebooks")
     shutil.copy(ROOT / "notebooks/conftest.py", folder / "notebooks")
     (folder / "scripts").mkdir()
     (folder / "scripts/canary.py").write_text("print()\n")
-    found = {}
-    for pattern, seconds in (("gone_*.ipynb", 60), ("hang*.ipynb", 3)):
-        report = folder / f"{seconds}.xml"
-        options = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={seconds}"]
-        options += [f"--junitxml={report}", "-p", "no:cacheprovider", "--color=no"]
-        notebooks = sorted((folder / "notebooks").glob(pattern))
-        command = [sys.executable, "-m", "pytest", *options, *notebooks]
-        subprocess.run(command, cwd=folder, timeout=200, capture_output=True)
-        for case in ElementTree.parse(report).iter("testcase"):
-            notebook = case.get("classname").split(".")[1]
-            bad = [b for b in case if b.tag in ("failure", "error")]
-            key = notebook, int(case.get("name").removeprefix("Cell "))
-            found[key] = found.get(key, "") + "".join(b.get("message") + b.text for b in bad)
+    report, found = folder / "report.xml", {}
+    options = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={seconds}"]
+    options += [f"--junitxml={report}", "-p", "no:cacheprovider", "--color=no"]
+    notebooks = sorted((folder / "notebooks").glob(pattern))
+    command = [sys.executable, "-m", "pytest", *options, *notebooks]
+    subprocess.run(command, cwd=folder, timeout=200, capture_output=True)
+    for case in ElementTree.parse(report).iter("testcase"):
+        notebook = case.get("classname").split(".")[1]
+        bad = [b for b in case if b.tag in ("failure", "error")]
+        key = notebook, int(case.get("name").removeprefix("Cell "))
+        found[key] = found.get(key, "") + "".join(b.get("message") + b.text for b in bad)
     return found
 
 

@@ -9,8 +9,9 @@ import sys
 import time
 
 import pytest
-from launch import ROOT, python, two_at_a_time
+from launch import ROOT, two_at_a_time
 
+from ddp_course.tools import diagnose
 from ddp_course.tools.diagnose.launch import Launch, signature
 from ddp_course.tools.diagnose.report import hang, rank_state
 
@@ -43,7 +44,7 @@ DEATHS = {
 }
 # DDP takes for a pointer what lies behind the wrapper: leftovers, which were a valid one, and DDP
 # lived, in one launch of some hundred and fifty. So here memory is handed out full of nonsense.
-NONSENSE = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.perturb=90"}
+NONSENSE = ["env", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=90"]
 
 
 def names(report, headline, line, case):
@@ -91,11 +92,11 @@ def test_hang(reports, case):
 
 
 def die(name):
-    """Alone and by the command line, as in real life."""
+    """Each alone, in a launch as a user types it."""
     family, case = name
     script = [ROOT / f"scripts/12_{family}.py", "--case", case]
-    env = NONSENSE if case == "detail" else {}
-    return python("-m", "ddp_course.tools.diagnose", "--after", 4, "--", *LAUNCH, *script, env=env)
+    prefix = NONSENSE if case == "detail" else []
+    return diagnose.run([*prefix, *LAUNCH, *map(str, script)], after=4)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,6 @@ def deaths():
 
 @pytest.mark.parametrize("family, case", DEATHS)
 def test_death(deaths, family, case):
-    done = deaths[family, case]
-    assert done.returncode not in (0, 2), done.stdout
-    report = done.stdout.split("=" * 70)[1]
-    assert names(report, *DEATHS[family, case], case), report
+    report = deaths[family, case]
+    assert report.kind in ("crash", "hang") and report.exit_code not in (0, 2), report
+    assert names(str(report), *DEATHS[family, case], case), str(report)

@@ -61,13 +61,20 @@ def world_of_one(world_size, argv=None, env=None):
                     f"its own; {_instead(name, tasks)}"
                 )
         return None
-    tasks = max(_number(env, name) for name in TASKS[:2])
     nodes = next((n for n in (_number(env, name) for name in NODES) if n), 0)
-    if _number(env, "GROUP_WORLD_SIZE") == 1 and nodes > 1 and tasks > 1 and not meant:
+    tasks = max(_number(env, name) for name in TASKS[:2])
+    if _number(env, "GROUP_WORLD_SIZE") != 1 or tasks < 2 or meant:
+        return None
+    if nodes > 1:
         return (
             f"Slurm gave {nodes} nodes, but torchrun knows one: each node is a world of its own, "
             f"of {world_size} ranks; type srun torchrun --nnodes {nodes} --rdzv-backend c10d "
             "--rdzv-endpoint <first node>:29500 ..."
+        )
+    if _number(env, "SLURM_STEP_NUM_TASKS") > 1:  # set by srun, so torchrun was started by each
+        return (
+            f"srun started {tasks} torchruns on this node, each a world of its own, of "
+            f"{world_size} ranks; type srun --ntasks-per-node 1 torchrun ..."
         )
     return None
 

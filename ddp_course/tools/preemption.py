@@ -1,5 +1,7 @@
 """Stop in time when the scheduler takes a machine away: all ranks save and leave after one step.
 
+In a training loop::
+
     preemption.listen()                      # where the training loop begins
     for batch in loader:
         ...                                  # one step, on every rank
@@ -31,7 +33,7 @@ Who sends what. "Tried" is on torch 2.4 and 2.14, one node; "documented" was not
 - Slurm (documented): SIGTERM comes to all processes of a step, SIGKILL KillWait seconds later;
   `--signal=B:USR1@120` comes to the batch shell alone, 120 s before the time is up. A torchrun must
   not get that SIGUSR1, so the shell translates it, and asks for the job to be queued again, since
-  the exit code of torchrun can't tell this end from a failure:
+  the exit code of torchrun can't tell this end from a failure::
 
       trap 'kill -TERM $!; wait; scontrol requeue "$SLURM_JOB_ID"' USR1
       srun ... torchrun ... &

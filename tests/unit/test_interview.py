@@ -22,13 +22,15 @@ QUESTIONS = {
     for question, answer in re.findall(FOLDED, TEXT, flags=re.DOTALL)
     if "Proof: " in answer
 }
-# {question: the lesson and the assert that hold its answer, and the words that rest on it}
+# {question: the lesson and the id of the assert that hold its answer, and the words that rest on
+# it}
 HELD = json.loads((ROOT / "tests/answers.json").read_text())
 WRONGLY = "Often answered wrongly"
 # Answered wrongly, and held by something else than an assert of a lesson.
 OTHERWISE = {
     "Is DDP's all-reduce a ring?",  # what NCCL's own log says, quoted there
 }
+MARK = re.compile(r"# holds: (\S+)")
 OTHERS = [p for p in NOTEBOOKS if p != LESSON]
 
 
@@ -38,7 +40,10 @@ def links(text):
 
 @cache
 def asserts(path):
-    """{anchor of a heading: the asserts in the cells under it}"""
+    """{id: the anchor of the heading above} of the asserts marked ``# holds: id``.
+
+    The mark stands behind the assert, or in a line of its own above it.
+    """
     found, at = {}, ""
     for cell in read(path).cells:
         if cell.cell_type == "markdown":
@@ -46,10 +51,20 @@ def asserts(path):
             at = anchor(titles[-1]) if titles else at
         elif not cell.source.startswith("%%"):
             code = TransformerManager().transform_cell(cell.source)  # ! and % become calls
+            lines = code.split("\n")
             nodes = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Assert)]
-            kept = [ast.get_source_segment(code, n) for n in nodes]
-            found.setdefault(at, []).extend(kept)
+            marks = [MARK.findall(lines[n.end_lineno - 1]) for n in nodes]
+            marks += [MARK.findall(lines[n.lineno - 2]) for n in nodes if is_mark(lines, n)]
+            ids = [name for names in marks for name in names]
+            assert len(ids) == len(MARK.findall(code)), f"a mark without an assert: {cell.source}"
+            assert not found.keys() & set(ids), f"{path.name} has an id twice: {ids}"
+            found |= dict.fromkeys(ids, at)
     return found
+
+
+def is_mark(lines, node):
+    """Whether the line above is a mark and nothing else."""
+    return node.lineno > 1 and lines[node.lineno - 2].lstrip().startswith("# holds: ")
 
 
 def test_enough_questions():
@@ -84,10 +99,13 @@ def test_answer_rests_on_an_assert(question):
     assert held.get("says", "") in unescape(answer)
     path = next(p for p in OTHERS if p.name.startswith(held["lesson"]))
     under = {link.partition("#")[2] for link in links(answer) if link.startswith(path.name)}
-    found = [text for at, texts in asserts(path).items() if at in under for text in texts]
-    assert any(held["assert"].removeprefix("assert ") in text for text in found), (
-        f"no such assert under {sorted(under)} in {path.name}: is the answer still true?"
-    )
+    at = asserts(path).get(held["assert"])
+    assert at in under, f"{held['assert']} is under {at!r}, not {sorted(under)}: still true?"
+
+
+def test_no_mark_is_left_over():
+    used = {held["assert"] for held in HELD.values()}
+    assert {name for path in OTHERS for name in asserts(path)} == used
 
 
 def test_what_is_answered_wrongly_is_held():

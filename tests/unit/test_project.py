@@ -51,7 +51,7 @@ def test_nbval_reads_every_sanitizer():
 
 def test_ci_runs_the_readme_s_command():
     lab, test = commands()
-    assert "jupyter lab notebooks/00_start_here.ipynb" in lab
+    assert lab.endswith("jupyter lab --ServerApp.root_dir=. notebooks/00_start_here.ipynb")
     assert test.endswith("python -m pytest -n 2")
     assert test in (ROOT / ".ci/run").read_text().splitlines()
     workflow = (ROOT / ".github/workflows/test.yml").read_text()

@@ -131,7 +131,7 @@ def _judged(states, ranks, notes, pause):
         found.headline = f"HANG: no rank moved {apart}"
     elif goes_on:
         found.headline = f"NO HANG SEEN: {names} moved {apart}"
-        found.culprits, found.why = [], "the ranks still move"
+        found.kind, found.culprits, found.why = "moving", [], "the ranks still move"
     else:
         found.headline = f"NO HANG SEEN: {names} moved {apart}: slow, or in a loop of its own"
     found.notes += notes

@@ -139,7 +139,8 @@ class Report:
     Attributes
     ----------
     kind : str
-        "ok", "hang", "crash", "stopped" (by Ctrl-C), "dumps" or "attached" (nothing ended here).
+        "ok", "hang", "crash", "stopped" (by Ctrl-C), "dumps" or "attached" (nothing ended here), or
+        "moving" (attached to ranks that are no hang).
     headline : str
     culprits : list of int
         Ranks that did not arrive, or that failed first; empty if it can't be told.
@@ -182,7 +183,7 @@ class Report:
 
     def verdict(self):
         """Who did not arrive, with the line each of them stands at."""
-        if not self.why:
+        if not self.why or self.kind == "moving":
             return []
         if not self.culprits:
             return [f"DID NOT ARRIVE: can't tell; {self.why}"]

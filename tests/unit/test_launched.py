@@ -51,3 +51,10 @@ def test_each_node_is_a_world_of_its_own(nodes):
     line = world_of_one(8, SCRIPT, env)
     assert "each node is a world of its own" in line and "--nnodes 2" in line
     assert world_of_one(8, SCRIPT, env | {"SLURM_NTASKS": "1"}) is None
+
+
+def test_several_torchruns_on_one_node():
+    env = TORCHRUN | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    assert "srun started 4 torchruns on this node" in world_of_one(8, SCRIPT, env)
+    # In an allocation of four tasks, torchrun once, not through srun: as it should be.
+    assert world_of_one(8, SCRIPT, TORCHRUN | {"SLURM_NNODES": "1", "SLURM_NTASKS": "4"}) is None
