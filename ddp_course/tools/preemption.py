@@ -26,6 +26,8 @@ Who sends what. "Tried" is on torch 2.4 and 2.14, one node; "documented" was not
   restarts left it starts the script again at once, which goes on at the step that was saved;
   with none left it exits with 1. So a scheduler that starts torchrun sees 1, and one that starts
   the ranks sees 75 (EX_TEMPFAIL: try again). 0 would mean that the training is complete.
+  A script that joins by a bare init_process_group needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for
+  any restart: lesson 09, "Why a restart can hang".
 - SIGUSR1 to torchrun: tried. It does not handle that signal and dies of it, and its ranks go on
   without it. Newer versions pass it on with --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGUSR1.
 - Slurm (documented): SIGTERM comes to all processes of a step, SIGKILL KillWait seconds later;
@@ -40,8 +42,10 @@ Who sends what. "Tried" is on torch 2.4 and 2.14, one node; "documented" was not
   Slurm's own preemption needs no scontrol: it queues jobs with --requeue again by itself.
 """
 
+import os
 import signal
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -78,10 +82,17 @@ def leave(step):
 
 
 def deafen(worker):
-    """A DataLoader's worker_init_fn: its workers pass over the first signal of a kind.
+    """A DataLoader's worker_init_fn: its workers obey the rank's signals only.
 
-    Sent to all processes, it would end them, and the rank with an error before it could save. The
-    second one ends them, so that DataLoader can still be rid of a worker that is stuck.
+    torchrun signals a rank's whole process group, Slurm every process. Workers would end, and with
+    them the rank, before it could save.
     """
-    for number in SIGNALS:
-        signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        threading.Thread(target=_wait_for_the_rank, daemon=True).start()
+
+
+def _wait_for_the_rank():
+    while signal.sigwaitinfo(SIGNALS).si_pid != os.getppid():
+        pass
+    os._exit(0)  # DataLoader is done with this worker
