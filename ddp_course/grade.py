@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,6 +255,14 @@ def look_on(script, folder):
     save(seen, Path(folder) / f"rank{rank}.pt")
 
 
+def _too_long():
+    faulthandler.dump_traceback()
+    print(f"still running after {sys.argv[3]} s", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(float(sys.argv[3]), exit=True)
+    limit = threading.Timer(float(sys.argv[3]), _too_long)
+    limit.daemon = True
+    limit.start()
     look_on(*sys.argv[1:3])

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from launch import ROOT, elastic
+from launch import ROOT, elastic, python
 from lessons import read
 from workers import graded
 
@@ -122,6 +122,15 @@ def test_does_not_end(tmp_path, monkeypatch):
     (point,) = grade.grade(tmp_path / "mine.py")
     assert not point.right and "DID NOT ARRIVE: rank 1" in point.said, point.said
     assert "mine.py:" in point.said  # the line
+
+
+def test_a_rank_ends_itself_at_the_limit(tmp_path):
+    """What moves all the time is no hang for diagnose."""
+    (tmp_path / "mine.py").write_text("while True:\n    pass\n")
+    words = ["-m", "ddp_course.grade", tmp_path / "mine.py", tmp_path, 1]
+    done = python(*words, env={"RANK": "0"})
+    assert done.returncode == 1 and done.stdout.endswith("still running after 1 s\n"), done.stdout
+    assert "mine.py" in done.stdout
 
 
 def test_check(seen, monkeypatch, capsys):
