@@ -4,6 +4,7 @@ Needs pytest's Python, torch >= 2.4 and the standard library, so the tools' test
 torch have it too.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -87,6 +88,7 @@ def elastic(function, *args, ranks=2, env=None, timeout=60):
 
 def _rank(function, args, env):
     os.environ.update(env)
+    gc.freeze()  # what is imported stays: a collection need not look at all of torch each time
     return function(*args)
 
 
