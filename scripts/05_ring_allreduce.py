@@ -19,7 +19,7 @@ from ddp_course import results
 from ddp_course.process_group import process_group
 from ddp_course.tools.errors import CourseError
 
-PATIENCE = timedelta(minutes=3)  # the ranks outside the group wait while the others measure
+WAIT = timedelta(minutes=3)  # the ranks outside the group wait while the others measure
 algorithms = runpy.run_path(str(Path(__file__).with_name("05_algorithms.py")))["algorithms"]
 
 
@@ -73,12 +73,12 @@ def main():
     sizes = [2**k for k in (10, 14, 18, 20, 22, 24, 26) if 2**k <= args.largest_mib * 2**20]
     os.environ["DDP_COURSE_DEVICE"] = "cpu"
     torch.set_num_threads(1)
-    with process_group(PATIENCE) as me:
+    with process_group(WAIT) as me:
         if me.world_size < 2:
             raise CourseError("one rank has nobody to talk to: type  --nproc-per-node 4")
         found = {}
         for n in (n for n in (2, 4, 8) if n <= me.world_size):
-            group = dist.new_group(range(n), backend="gloo", timeout=PATIENCE)
+            group = dist.new_group(range(n), backend="gloo", timeout=WAIT)
             if me.rank < n:
                 whole = {k: compare(group, k, whole=True) for k in (1, 5, 1000, 3_000_001)}
                 found[n] = {"whole": whole, "floats": compare(group, 100_000, whole=False)}

@@ -105,8 +105,8 @@ def evaluated_on_rank_0(me, fixed, group):
 
 
 def slow_on_rank_0(me, fixed, group):
-    patience = timedelta(seconds=20 if fixed else 1)
-    ours = dist.new_group(timeout=patience)
+    limit = timedelta(seconds=20 if fixed else 1)
+    ours = dist.new_group(timeout=limit)
     try:
         if me.rank == 0:
             time.sleep(3)  # writes a checkpoint, downloads, evaluates

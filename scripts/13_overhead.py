@@ -59,7 +59,7 @@ def plain(me, n):
 
 
 class Turns:
-    """Two loops in two threads, a step each in turn: the machine's moods meet both alike."""
+    """Two loops in two threads, a step each in turn: other load on the machine meets both alike."""
 
     def __init__(self, loops):
         self.loops, self.seconds = loops, {kind: [] for kind in loops}

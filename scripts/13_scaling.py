@@ -1,6 +1,6 @@
 """How much do 1 to N ranks give: weak and strong scaling, beside as many independent processes.
 
-All sizes run in one launch, in turns, so that the machine's moods meet each of them alike: n ranks
+All sizes run in one launch, in turns, so that other load on the machine meets each alike: n ranks
 work, the others sleep in a barrier. CPU and gloo, or one GPU a rank.
 """
 

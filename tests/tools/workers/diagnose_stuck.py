@@ -80,7 +80,7 @@ def says_and_exits(rank, ddp):
 
 
 def late(rank, ddp):
-    """Its own timeout is shorter than our patience: a crash, whose cause is on the other rank."""
+    """Its own timeout is shorter than --after: a crash, whose cause is on the other rank."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
     if rank == 1:
         queue.Queue().get()
