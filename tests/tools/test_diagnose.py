@@ -199,8 +199,14 @@ def command_line(*words, **kwargs):
     words = [sys.executable, "-m", "ddp_course.tools.diagnose", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs
-    )
+        words, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=heed_ctrl_c, **kwargs,
+    )  # fmt: skip
+
+
+def heed_ctrl_c():
+    """A shell's background job ignores SIGINT, and so do those it starts: then not this one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_launch_that_is_fine_by_the_command_line_from_elsewhere(tmp_path):
