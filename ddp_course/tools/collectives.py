@@ -5,6 +5,7 @@ They work without a process group, too: then there is one rank.
 
 import gc
 import os
+import pickle
 import sys
 import time
 import weakref
@@ -12,6 +13,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import pad
 
 from ddp_course.tools.errors import CourseError
 
@@ -39,13 +41,17 @@ def get_rank():
     return dist.get_rank() if together() else 0
 
 
-def gather(mine):
+def gather(mine, group=None):
     """Exchange what the ranks found: every rank gets a list, one entry a rank.
+
+    `torch.distributed.all_gather_object` without numpy, which it needs and torch does not install.
 
     Parameters
     ----------
     mine : object
         Anything pickle can hold.
+    group : torch.distributed.ProcessGroup, optional
+        Of all ranks; the default group where none is given.
 
     Returns
     -------
@@ -54,9 +60,14 @@ def gather(mine):
     """
     if not together():
         return [mine]
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    mine = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8).to(device)
+    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(mine)], device=device), group=group)
+    longest = int(max(sizes))  # all_gather wants one size
+    everyone = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in sizes]
+    dist.all_gather(everyone, pad(mine, (0, longest - len(mine))), group=group)
+    return [pickle.loads(bytes(part[:size].tolist())) for part, size in zip(everyone, sizes)]
 
 
 def cpu_group():
@@ -123,9 +134,7 @@ def all_or_none(work, *, first_of_node=False, patient=False):
             raise
         failure = str(error) if isinstance(error, CourseError) else f"{error!r}"
     if together():
-        failures = [None] * dist.get_world_size()
-        dist.all_gather_object(failures, failure, group=group)
-        failure = next((f for f in failures if f), None)
+        failure = next((f for f in gather(failure, group) if f), None)
         if failure:
             error = CourseError(failure)
             error.on_every_rank = True
