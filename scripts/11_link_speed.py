@@ -10,7 +10,10 @@ from ddp_course.tools.collectives import synchronize
 
 
 def limit(device, mbit):
-    """Let what leaves this node through the device be at most so fast (token bucket filter)."""
+    """Let what leaves this node through the device be at most so fast (token bucket filter).
+
+    Always the same burst: a queued packet larger than a new, smaller burst would wait for ever.
+    """
     command = f"tc qdisc replace dev {device} root tbf rate {mbit}mbit burst 32kb latency 500ms"
     subprocess.run(command.split(), check=True)
 
@@ -34,6 +37,7 @@ def sweep(me, device, mbits, mib=4):
     found, large = {}, torch.ones(mib * 2**20 // 4, device=me.device)
     try:
         for mbit in mbits:
+            dist.barrier()  # nobody is sending any more
             if me.local_rank == 0:
                 limit(device, mbit)
             dist.barrier()
