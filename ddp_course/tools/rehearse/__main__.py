@@ -15,7 +15,7 @@ def main(words=None):
     """Run a command on pretended GPUs; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m ddp_course.tools.rehearse",
-        usage="%(prog)s --gpus 4 [--memory 16GiB] -- torchrun --standalone --nproc-per-node 4 train.py",
+        usage="%(prog)s --gpus 4 [--memory 16GiB] -- torchrun --nproc-per-node 4 train.py",
     )
     parser.add_argument("--gpus", type=int, default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument("--memory", default="16GiB", help="of each GPU (default: 16GiB)")

@@ -195,6 +195,7 @@ def environment(built, version, folder, gpus, memory):
         hook.HOME: str(HERE.parents[2]),
         # torch.cuda.is_available then asks CUDA; the driver's library knows no pretended GPUs.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "0",
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile would make kernels for a GPU
     }
 
 

@@ -229,6 +229,11 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
   OK;
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
+  fputs("rehearse: a pretended GPU has no CUDA graphs; do without them here.\n", stderr);
+  return cudaErrorNotSupported;
+}
+
 /* ---- Kernels: torch's operators never get here, as kernels.py computes them ---- */
 static cudaError_t kernel(void) {
   static int told;

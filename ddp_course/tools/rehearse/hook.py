@@ -33,11 +33,12 @@ class AfterTorch:
 
 
 def start():
-    """The command's Python may not have ddp_course: then it is taken from where rehearse is."""
-    if importlib.util.find_spec("ddp_course") is None:
-        sys.path.append(os.environ[HOME])
-    from ddp_course.tools.rehearse import pretend
-
+    """Take ddp_course from where `rehearse` is: the command's Python may have none, or another."""
+    sys.path.insert(0, os.environ[HOME])
+    try:
+        from ddp_course.tools.rehearse import pretend
+    finally:
+        sys.path.remove(os.environ[HOME])
     pretend.start()
 
 

@@ -16,7 +16,9 @@ from ddp_course.tools.rehearse import nccl, twins
 LEFT = {"empty.memory_format", "empty_strided", "record_stream", "is_pinned", "_pin_memory"}
 LEFT |= {"resize_", "set_", "set_.source_Storage", "set_.source_Storage_storage_offset"}
 LEFT |= {"set_.source_Tensor", "_use_cudnn_ctc_loss", "_use_cudnn_ctc_loss.Tensor"}
+LEFT |= {"_use_miopen_ctc_loss", "_use_miopen_ctc_loss.Tensor"}
 COPYING = {"copy_", "_foreach_copy_"}  # from device to device
+MIXING = COPYING | {"_ctc_loss", "_ctc_loss_backward"}  # lengths may be on the CPU
 INDEXING = {"index", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 # These come in float32 to a CPU that is slow at half precision.
 IN_FLOAT = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
@@ -53,7 +55,7 @@ def common_device(op, tensors):
             )
         tensors = [t for t in tensors if t.is_cuda]
     seen = dict.fromkeys(t.device for t in tensors if t.is_cuda or t.dim())
-    if len(seen) > 1 and name not in COPYING:
+    if len(seen) > 1 and name not in MIXING:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{' and '.join(map(str, seen))}! (in {op})"
@@ -140,8 +142,6 @@ def stand_in(op, name):
     """What takes the place of an operator's CUDA kernel; None if that stays."""
     if any(r.alias_info and not r.alias_info.is_write for r in op._schema.returns):
         return None  # views have no kernel
-    if name in twins.ASKED:
-        return twins.ASKED[name]
     work = twins.TWINS.get(name, op)
     return kernel(op, in_float(work) if name in IN_FLOAT else work)
 
@@ -149,6 +149,7 @@ def stand_in(op, name):
 def register():
     """Put the CPU's kernels in the place of all CUDA kernels; runs when CUDA is first used."""
     torch.backends.cudnn.enabled = False  # or RNNs ask for operators that only cuDNN has
+    torch.backends.cuda.enable_cudnn_sdp(False)
     of_cuda = set(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
     of_cuda |= {"aten::copy_", "aten::convolution"}
     libraries = {space: torch.library.Library(space, "IMPL") for space in ("aten", "c10d")}

@@ -7,16 +7,10 @@ in float32. The formulas are those of torch's CUDA kernels.
 import torch
 
 TWINS = {}
-ASKED = {}  # these get the tensors of the GPU: they ask, and compute nothing
 
 
 def twin(function):
     TWINS[function.__name__] = function
-    return function
-
-
-def asked(function):
-    ASKED[function.__name__] = function
     return function
 
 
@@ -79,87 +73,97 @@ def _fused_rms_norm_backward(dy, x, shape, rstd, weight, needed):
     return dx.to(x.dtype), dw.to(weight.dtype)
 
 
-# ---- Attention: the CPU's flash attention ----
-@asked
-def _fused_sdp_choice(
-    q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, enable_gqa=False
-):
-    """0: by matrix products; 1: flash; 2: efficient; -1: none that is allowed. As on a GPU, but
-    dropout, a gradient for the mask and grouped queries go by matrix products."""
-    able = torch.backends.cuda
-    learns = mask is not None and mask.requires_grad
-    plain = not (dropout or learns or enable_gqa) and q.dim() == 4 and q.dtype != torch.float64
-    if plain and q.size(-1) == v.size(-1):
-        if able.flash_sdp_enabled() and mask is None and q.dtype != torch.float32:
-            return 1
-        if able.mem_efficient_sdp_enabled():
-            return 2
-    return 0 if able.math_sdp_enabled() else -1
+# ---- Attention: by matrix products, and the mask of dropout from a seed, as on a GPU ----
+def products(q, k, v, bias, causal, scale, dropout, seed):
+    """Weights, which of them dropout keeps (divided by their share), and the float32 inputs."""
+    q, k, v = q.float(), k.float(), v.float()
+    if q.size(1) != k.size(1):  # grouped queries
+        k, v = (t.repeat_interleave(q.size(1) // k.size(1), 1) for t in (k, v))
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    scores = q @ k.mT * scale
+    if bias is not None:
+        scores = scores + bias.float()
+    if causal:
+        late = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(late, -torch.inf)
+    kept = torch.ones(())
+    if dropout:
+        draws = torch.rand(scores.shape, generator=torch.Generator().manual_seed(int(seed)))
+        kept = (draws >= dropout) / (1 - dropout)
+    return scores, kept, q, k, v, scale
 
 
-def attend(q, k, v, mask, causal, scale):
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    mask = None if mask is None else mask.float()
-    out, log = flash(q.float(), k.float(), v.float(), 0.0, causal, attn_mask=mask, scale=scale)
-    return out.to(q.dtype), log
+def attend(q, k, v, bias, causal, scale, dropout):
+    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
+    scores, kept, _, _, wide, _ = products(q, k, v, bias, causal, scale, dropout, seed)
+    out = (scores.softmax(-1).nan_to_num(0) * kept) @ wide
+    # A GPU's kernels leave it in this order of memory, too.
+    return out.transpose(1, 2).contiguous().transpose(1, 2).to(q.dtype), scores.logsumexp(-1), seed
 
 
-def attend_backward(grad, q, k, v, mask, out, log, causal, scale):
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    mask = None if mask is None else mask.float()
-    given = (t.float() for t in (grad, q, k, v, out))
-    found = flash(*given, log, 0.0, causal, attn_mask=mask, scale=scale)
-    return tuple(g.to(q.dtype) for g in found)
-
-
-def no_seed():
-    return torch.zeros((), dtype=torch.int64)
+def attend_backward(grad, q, k, v, bias, causal, scale, dropout, seed):
+    scores, kept, wq, wk, wv, scale = products(q, k, v, bias, causal, scale, dropout, seed)
+    weights, grad = scores.softmax(-1).nan_to_num(0), grad.float()
+    of_weights = grad @ wv.mT * kept
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    of_v = (weights * kept).mT @ grad
+    of_q, of_k = of_scores @ wk * scale, of_scores.mT @ wq * scale
+    if q.size(1) != k.size(1):
+        of_k, of_v = (t.unflatten(1, (k.size(1), -1)).sum(2) for t in (of_k, of_v))
+    return (*(g.to(q.dtype) for g in (of_q, of_k, of_v)), of_scores)
 
 
 @twin
 def _scaled_dot_product_efficient_attention(
-    q, k, v, mask, keep_log, dropout=0.0, causal=False, *, scale=None
+    q, k, v, bias, keep_log, dropout=0.0, causal=False, *, scale=None
 ):
-    return *attend(q, k, v, mask, causal, scale), no_seed(), no_seed()
+    out, log, seed = attend(q, k, v, bias, causal, scale, dropout)
+    return out, log, seed, seed.clone()
 
 
 @twin
 def _scaled_dot_product_efficient_attention_backward(
-    grad, q, k, v, mask, out, log, seed, offset, dropout, needed, causal=False, *, scale=None
+    grad, q, k, v, bias, out, log, seed, offset, dropout, needed, causal=False, *, scale=None
 ):
-    return *attend_backward(grad, q, k, v, mask, out, log, causal, scale), None
+    *found, of_bias = attend_backward(grad, q, k, v, bias, causal, scale, dropout, seed)
+    return *found, of_bias.to(bias.dtype) if needed[3] else None
 
 
 @twin
 def _scaled_dot_product_flash_attention(
     q, k, v, dropout=0.0, causal=False, keep_mask=False, *, scale=None
 ):
-    out, log = attend(q, k, v, None, causal, scale)
+    out, log, seed = attend(q, k, v, None, causal, scale, dropout)
     none = torch.empty(0, dtype=torch.int32)
-    seed, most = torch.zeros(2, dtype=torch.uint64), (q.size(2), k.size(2))
-    return out, log, none, none.clone(), *most, seed, no_seed(), torch.empty(0)
+    return out, log, none, none.clone(), q.size(2), k.size(2), seed, seed.clone(), torch.empty(0)
 
 
 @twin
 def _scaled_dot_product_flash_attention_backward(
-    grad,
-    q,
-    k,
-    v,
-    out,
-    log,
-    cum_q,
-    cum_k,
-    max_q,
-    max_k,
-    dropout,
-    causal,
-    seed,
-    offset,
-    *,
-    scale=None,
+    grad, q, k, v, out, log, cum_q, cum_k, max_q, max_k, dropout, causal, seed, more, *, scale=None
 ):
-    return attend_backward(grad, q, k, v, None, out, log, causal, scale)
+    return attend_backward(grad, q, k, v, None, causal, scale, dropout, seed)[:3]
+
+
+# ---- Softmax from half to float32, in one operator ----
+@twin
+def _softmax(x, dim, to_float):
+    return torch.ops.aten._softmax(x.float() if to_float else x, dim, False)
+
+
+@twin
+def _log_softmax(x, dim, to_float):
+    return torch.ops.aten._log_softmax(x.float() if to_float else x, dim, False)
+
+
+@twin
+def _softmax_backward_data(grad, out, dim, dtype):
+    return torch.ops.aten._softmax_backward_data(grad, out, dim, out.dtype).to(dtype)
+
+
+@twin
+def _log_softmax_backward_data(grad, out, dim, dtype):
+    return torch.ops.aten._log_softmax_backward_data(grad, out, dim, out.dtype).to(dtype)
 
 
 # ---- Cells of LSTM and GRU, without cuDNN ----
