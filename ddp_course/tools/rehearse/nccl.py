@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from ddp_course.tools.rehearse import kernels, memory
 
+BATCHES = []  # of calls, for each coalescing manager that is open
 STORES = {}  # of groups that haven't talked yet: there each rank says which GPU it uses
 
 
@@ -23,6 +24,8 @@ def replace():
     Backend._ensure_backend_registered("nccl")
     Backend._plugins["NCCL"] = Backend._plugins["NCCL"]._replace(creator_fn=made)
     dist.ProcessGroupGloo.perform_nocolor_split = lambda *_: None
+    dist.ProcessGroup._start_coalescing = lambda group, device: BATCHES.append([])
+    dist.ProcessGroup._end_coalescing = end_coalescing
     c10d._dump_nccl_trace_json = c10d._dump_fr_trace_json  # gloo's recorder, for `diagnose`
     torch._C._broadcast_coalesced = copies
     torch.cuda.nccl.is_available = lambda tensors: False
@@ -91,8 +94,12 @@ def collective(op):
         def back(x):
             if id(x) in given:
                 return given[id(x)][0]
-            if later and isinstance(x, torch.ScriptObject):
-                return with_future(dist.Work.unbox(x), list(tree_iter(args[0]))).boxed()
+            if isinstance(x, torch.ScriptObject):
+                work = dist.Work.unbox(x)
+                if BATCHES:
+                    BATCHES[-1].append(work)
+                if later:
+                    return with_future(work, list(tree_iter(args[0]))).boxed()
             return x
 
         later = async_at is not None and (len(args) <= async_at or args[async_at])
@@ -111,7 +118,13 @@ def double(group, device):
 
 def with_future(work, tensors):
     """gloo's future holds what gloo was given; hooks want tensors of the GPU."""
-    gloos, ended = work.get_future(), torch.futures.Future(devices=[tensors[0].device])
+    ended = torch.futures.Future(devices=[tensors[0].device])
+    try:
+        gloos = work.get_future()
+    except RuntimeError:  # some of gloo's have none
+        work.wait()
+        ended.set_result(tensors)
+        return c10d._create_work_from_future(ended)
 
     def value(_):
         gloos.wait()  # raises what gloo has raised
@@ -119,4 +132,13 @@ def with_future(work, tensors):
 
     future = ended.then(value)
     gloos.add_done_callback(lambda _: ended.set_result(None))
-    return torch._C._distributed_c10d._create_work_from_future(future)
+    return c10d._create_work_from_future(future)
+
+
+def end_coalescing(group, device):
+    """gloo has no batches: each call was made at once, and the batch is done when all are."""
+    for work in BATCHES.pop():
+        work.wait()
+    done = torch.futures.Future(devices=[device])
+    done.set_result([])
+    return c10d._create_work_from_future(done)
