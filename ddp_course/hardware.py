@@ -8,6 +8,7 @@ from ddp_course.tools.errors import CourseError
 ENV_DEVICE = "DDP_COURSE_DEVICE"
 ENV_RANKS = "DDP_COURSE_RANKS"
 MAX_CPU_RANKS = 32  # a rank holds about 300 MB before it has done anything
+MAX_SHARING = 8  # on one GPU: each rank's CUDA context takes some 500 MB of its memory
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Plan:
     ----------
     device : {"cpu", "cuda"}
     backend : {"gloo", "nccl"}
+        gloo with device "cuda": the ranks share one GPU.
     ranks : int
         Processes to start on this machine.
     threads : int
@@ -35,15 +37,23 @@ class Plan:
 
     def __str__(self):
         have = f"{_count(self.cores, 'core')}, {_count(self.gpus, 'GPU')}"
-        place = "one GPU each" if self.device == "cuda" else "on the CPU"
-        return f"{_count(self.ranks, 'rank')} {place}, backend {self.backend} ({have})"
+        ranks = _count(self.ranks, "rank")
+        if self.device == "cuda" and self.backend == "gloo":
+            return f"{ranks} share one GPU through gloo: real CUDA, slow transport ({have})"
+        each = "on one GPU" if self.ranks == 1 else "one GPU each"
+        place = each if self.device == "cuda" else "on the CPU"
+        return f"{ranks} {place}, backend {self.backend} ({have})"
 
 
 def plan(ranks=None, *, env=os.environ, gpus=None, cores=None):
     """Decide how many ranks to start, and on what.
 
     Two GPUs or more: one rank per GPU through nccl. Otherwise two ranks on the
-    CPU through gloo. One GPU is not shared: nccl refuses two ranks on it.
+    CPU through gloo; a single rank takes the GPU where there is one.
+
+    nccl refuses two ranks on one GPU, gloo does not: it copies CUDA tensors through the host's
+    memory. So with ``DDP_COURSE_DEVICE=cuda`` the ranks share a machine's only GPU. Several GPUs
+    are not shared: with three ranks on two, the one with a GPU to itself would wait for the others.
 
     Parameters
     ----------
@@ -67,26 +77,23 @@ def plan(ranks=None, *, env=os.environ, gpus=None, cores=None):
     gpus = count_gpus() if gpus is None else gpus
     cores = count_cores() if cores is None else cores
     wish = _wished_device(env)
-    forced = _wished_ranks(env)
-    wanted = forced or ranks
+    usual = {"cpu": 2, "cuda": gpus}.get(wish, max(2, gpus))
+    ranks = _wished_ranks(env) or ranks or usual
     if wish == "cuda" and not gpus:
         raise CourseError(
             f"{ENV_DEVICE}=cuda, but torch sees no GPU here: unset it, or type {ENV_DEVICE}=cpu"
         )
-    if wish == "cuda" and wanted and wanted > gpus:
+    if wish == "cuda" and ranks > gpus > 1:
         raise CourseError(
-            f"{wanted} ranks wanted on {_count(gpus, 'GPU')}, and nccl takes one rank per GPU: "
-            f"type {ENV_RANKS}={gpus}, or {ENV_DEVICE}=cpu to run {wanted} ranks on the CPU"
+            f"{ranks} ranks wanted on {_count(gpus, 'GPU')}, and nccl takes one rank per GPU: "
+            f"type {ENV_RANKS}={gpus}, or {ENV_DEVICE}=cpu to run {ranks} ranks on the CPU"
         )
-    if wish == "cuda" or (wish == "auto" and gpus >= 2 and (wanted or gpus) <= gpus):
-        device, ranks = "cuda", wanted or gpus
-    else:
-        device, ranks = "cpu", wanted or 2
-    if device == "cpu" and ranks > MAX_CPU_RANKS:
-        raise CourseError(
-            f"{ranks} ranks wanted on the CPU: type {ENV_RANKS}={MAX_CPU_RANKS} or fewer"
-        )
-    backend = "nccl" if device == "cuda" else "gloo"
+    device = "cuda" if wish == "cuda" or (wish == "auto" and ranks <= gpus) else "cpu"
+    backend = rank_backend(device, ranks, gpus=gpus)
+    if backend == "gloo":
+        most, place = (MAX_CPU_RANKS, "the CPU") if device == "cpu" else (MAX_SHARING, "one GPU")
+        if ranks > most:
+            raise CourseError(f"{ranks} ranks wanted on {place}: type {ENV_RANKS}={most} or fewer")
     return Plan(device, backend, ranks, max(1, cores // ranks), gpus, cores)
 
 
@@ -103,7 +110,8 @@ def rank_device(local_rank, local_world_size, *, env=os.environ, gpus=None):
     Returns
     -------
     str
-        "cpu", or "cuda:<local_rank>" if there is a GPU for every rank.
+        "cpu"; "cuda:<local_rank>" if there is a GPU for every rank; "cuda:0" if the ranks share
+        the only GPU, for which ``DDP_COURSE_DEVICE`` must say cuda.
 
     Raises
     ------
@@ -114,13 +122,39 @@ def rank_device(local_rank, local_world_size, *, env=os.environ, gpus=None):
     wish = _wished_device(env)
     if wish == "cpu" or (wish == "auto" and gpus <= 1 and local_world_size > gpus):
         return "cpu"
+    if gpus == 1 and local_world_size <= MAX_SHARING:
+        return "cuda:0"
     if local_world_size > gpus:
-        fewer = f"--nproc-per-node {gpus}, or " if gpus else ""
+        most = MAX_SHARING if gpus == 1 else gpus
+        fewer = f"--nproc-per-node {most}, or " if gpus else ""
         raise CourseError(
             f"{_count(local_world_size, 'rank')} on a node with {_count(gpus, 'GPU')}: "
             f"type {fewer}{ENV_DEVICE}=cpu"
         )
     return f"cuda:{local_rank}"
+
+
+def rank_backend(device, local_world_size, *, gpus=None):
+    """Name the backend that fits a rank's device.
+
+    Parameters
+    ----------
+    device : str
+        As from `rank_device`.
+    local_world_size : int
+        Ranks on this node.
+    gpus
+        As for `plan`.
+
+    Returns
+    -------
+    {"gloo", "nccl"}
+        nccl where each rank has a GPU to itself.
+    """
+    if device == "cpu":
+        return "gloo"
+    gpus = count_gpus() if gpus is None else gpus
+    return "nccl" if local_world_size <= gpus else "gloo"
 
 
 def count_gpus():

@@ -40,13 +40,16 @@ def stamp(fig, where):
     Parameters
     ----------
     fig : matplotlib.figure.Figure
-    where : dict
-        From ``results.load(...)["where"]``.
+    where : dict or str
+        From ``results.load(...)["where"]``, or what `evidence.cite` says of a recording.
     """
-    text = (
-        f"torch {where['torch']}, {where['world_size']} ranks, {where['backend']}, "
-        f"{where['device']}, {where['cores']} cores, {where['threads']} threads a rank"
-    )
+    if isinstance(where, str):
+        text = where
+    else:
+        text = (
+            f"torch {where['torch']}, {where['world_size']} ranks, {where['backend']}, "
+            f"{where['device']}, {where['cores']} cores, {where['threads']} threads a rank"
+        )
     fig.supxlabel(text, fontsize=7.5, color="0.4", x=0.99, ha="right")
 
 

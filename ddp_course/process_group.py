@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from ddp_course.hardware import rank_device
+from ddp_course.hardware import rank_backend, rank_device
 from ddp_course.tools.collectives import leave_group
 from ddp_course.tools.errors import CourseError
 
@@ -35,7 +35,7 @@ class Ranks(NamedTuple):
     rank : int
         Number among all processes, 0 to world_size - 1.
     local_rank : int
-        Number among the processes of this node; also the number of its GPU.
+        Number among the processes of this node; also of its GPU, where each has its own.
     world_size : int
         Processes in all.
     device : torch.device
@@ -49,7 +49,7 @@ class Ranks(NamedTuple):
 
 
 @contextmanager
-def process_group(timeout=TIMEOUT):
+def process_group(timeout=TIMEOUT, *, point_to_point=False):
     """Initialise the default process group, and destroy it in the right order.
 
     Keep the model, the wrapper and the optimizer in a function that you call
@@ -59,6 +59,9 @@ def process_group(timeout=TIMEOUT):
     ----------
     timeout : datetime.timedelta
         How long a collective waits for the other ranks before it raises.
+    point_to_point : bool
+        The block sends and receives tensors on ``device``. gloo takes CUDA tensors in collectives
+        only, so ranks that share a GPU then run on the CPU; rank 0 says so on stderr.
 
     Yields
     ------
@@ -71,7 +74,7 @@ def process_group(timeout=TIMEOUT):
         GPUs, a port that is taken, or a CourseError raised inside the block.
     """
     try:
-        yield _join(timeout)
+        yield _join(timeout, point_to_point)
     except CourseError as error:
         _say(error)
         raise SystemExit(1) from None
@@ -83,7 +86,7 @@ def process_group(timeout=TIMEOUT):
         leave_group()
 
 
-def _join(timeout):
+def _join(timeout, point_to_point):
     missing = [name for name in _NEEDED if name not in os.environ]
     if missing:
         script = os.path.relpath(sys.argv[0]) if sys.argv[0] else "script.py"
@@ -93,13 +96,18 @@ def _join(timeout):
         )
     rank, local_rank, world_size, local_world_size = (int(os.environ[n]) for n in _NEEDED[:4])
     device = torch.device(rank_device(local_rank, local_world_size))
+    backend = rank_backend(device.type, local_world_size)
+    if device.type == "cuda" and backend == "gloo" and point_to_point:
+        device = torch.device("cpu")
+        if rank == 0:
+            sys.stderr.write("on the CPU: gloo, which shares the GPU, sends no CUDA tensors\n")
     if device.type == "cuda":
         torch.cuda.set_device(device)  # first, or every rank opens a context on GPU 0
     try:
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            backend,
             timeout=timeout,
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if backend == "nccl" else None,  # gloo's is not bound to a device
             **_meeting_point(rank, world_size, timeout),
         )
     except dist.DistNetworkError as error:

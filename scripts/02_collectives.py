@@ -166,7 +166,7 @@ def gradients(me):
 def main():
     ops = (broadcast, scatter, gather, reduce, all_reduce_sum, all_reduce_avg, all_reduce_max)
     ops += (all_gather, reduce_scatter, all_to_all, send_recv, isend_irecv)
-    with process_group() as me:
+    with process_group(point_to_point=True) as me:
         mine = {"after": {op.__name__: op(me, start(me)).tolist() for op in ops}}
         mine["object"], mine["barrier"] = broadcast_object_list(me), barrier(me)
         mine["gap"] = {"integers": two_halves(me, True), "random": two_halves(me, False)}

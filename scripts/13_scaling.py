@@ -54,7 +54,7 @@ def stepper(me, batch, group=None, amp=False, bucket_mb=None, loader=False, dp=F
 
 def variants(me, n, group):
     """What else a GPU box can compare, all with n GPUs. On a CPU: nothing of it helps."""
-    if me.device.type != "cuda" or n < 2 or me.rank >= n:
+    if me.device.type != "cuda" or n < 2 or n > torch.cuda.device_count() or me.rank >= n:
         return {}
     kinds = {
         "weak, bfloat16": stepper(me, BATCH, group, amp=True),

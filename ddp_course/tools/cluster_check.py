@@ -213,14 +213,16 @@ def refuse_world_of_one():
 
 
 def join():
-    """Join the process group as the environment says, on the GPU of this rank if it has one.
+    """Join the process group as the environment says, on the GPU of this rank if each has one.
 
     Returns
     -------
     torch.device
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    cuda = dist.is_nccl_available() and torch.cuda.device_count() > local_rank
+    # All of a node's ranks decide alike: with one GPU for two, nccl would wait for gloo.
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", local_rank + 1))
+    cuda = dist.is_nccl_available() and torch.cuda.device_count() >= ranks
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)

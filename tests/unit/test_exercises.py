@@ -20,11 +20,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel as DDP
 from wrong_answers import answers
 
-from ddp_course import checks, results, ring, ring_exercises
+from ddp_course import checks, evidence, results, ring, ring_exercises
 
 # What the lessons' cells import.
 IMPORTED = {
-    "checks": checks, "results": results, "ring": ring, "ring_exercises": ring_exercises,
+    "checks": checks, "evidence": evidence, "results": results, "ring": ring,
+    "ring_exercises": ring_exercises,
     "torch": torch, "nn": torch.nn, "F": torch.nn.functional, "dist": dist, "DDP": DDP,
     "allreduce_hook": allreduce_hook, "gc": gc, "os": os, "shutil": shutil,
 }  # fmt: skip

@@ -1,0 +1,41 @@
+"""Which buckets does DDP make of torchvision's ResNet-50? Three steps on tiny images."""
+
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torchvision.models import resnet50
+
+from ddp_course import results
+from ddp_course.process_group import process_group
+
+STEPS = 3
+
+
+def train(me):
+    """The buckets of each step: elements and number of parameters, in the order of sending."""
+    torch.manual_seed(0)
+    model = DDP(resnet50().to(me.device))
+    steps = []
+
+    def noting(group, bucket):
+        steps[-1].append([bucket.buffer().numel(), len(bucket.parameters())])
+        return allreduce_hook(group, bucket)
+
+    model.register_comm_hook(None, noting)
+    images = torch.randn(2, 3, 32, 32, device=me.device)
+    for _ in range(STEPS):
+        steps.append([])
+        model.zero_grad()
+        model(images).sum().backward()
+    return steps
+
+
+@record
+def main():
+    with process_group() as me:
+        results.save("16_buckets", {"steps": train(me)}, me.device)
+
+
+if __name__ == "__main__":
+    main()
