@@ -23,8 +23,8 @@ How it works:
 It can't show: time; races, as there is no asynchrony (a missing `synchronize`, a stream that should
 have waited, `non_blocking` copies that are read too early); nccl's asynchrony and its watchdog;
 rounding of a GPU's kernels, TF32, settings of cuBLAS and cuDNN; the memory that a CUDA context
-(some 500 MB a process), nccl and a kernel's workspace take; `torch.compile`, CUDA graphs, Triton,
-CUDA extensions, sparse and nested tensors, which raise.
+(some 500 MB a process), nccl and a kernel's workspace take; `torch.compile`, which is left out
+(the model runs as it is); CUDA graphs, Triton, CUDA extensions and sparse tensors, which raise.
 
 It leans on these internals of torch, and tries all of them once with each torch (`build.TRIAL`):
 `torch.cuda._lazy_call`, `_dispatch_get_registrations_for_dispatch_key`, `torch.library` in the
@@ -40,11 +40,30 @@ import tempfile
 import threading
 
 from ddp_course.tools import processes
+from ddp_course.tools.errors import CourseError
 from ddp_course.tools.rehearse import build, memory
 
-__all__ = ["run"]
+__all__ = ["missing", "run"]
 
 CANT = "time, races, a missing synchronize, nccl's asynchrony, the rounding of a GPU's kernels"
+
+
+def missing():
+    """Say what keeps this machine from pretending: for code that goes on without, in that case.
+
+    The first call with each torch builds the library and tries it (some ten seconds), later ones
+    look whether that is done.
+
+    Returns
+    -------
+    str or None
+        One line, such as "rehearse needs a C compiler, once: ..."; None if nothing is missing.
+    """
+    try:
+        build.library()
+    except CourseError as error:
+        return str(error)
+    return None
 
 
 def run(command, gpus=2, memory_bytes=16 * 2**30):

@@ -17,7 +17,7 @@ from ddp_course.tools.rehearse.pretend import TORCH
 
 HERE = Path(__file__).parent
 CACHE = "DDP_COURSE_CACHE"  # the folder, if not the user's usual one
-TRIED = "2.14.1"  # the versions of torch that it has been seen to work with
+TRIED = "2.14.1"  # the lowest torch that it has been seen to work with
 
 # All that it leans on, in a few seconds: a new torch that breaks it fails here, not in a training.
 TRIAL = """
@@ -156,10 +156,22 @@ def attempt(built, version):
         except subprocess.TimeoutExpired:
             raise CourseError(f"rehearse's trial with torch {version} doesn't end") from None
     if done.returncode:
-        raise CourseError(
-            f"rehearse doesn't work with torch {version}, whose internals it leans on "
-            f"(it does with {TRIED}): {last_line(done.stderr)}"
-        )
+        raise CourseError(unfit(version, last_line(done.stderr)))
+
+
+def unfit(version, error):
+    """What is said of a torch whose trial failed: it is too old, or newer than the pretence."""
+    if numbers(version) < numbers(TRIED):
+        return f"rehearse works from torch {TRIED} on, and here is torch {version} ({error})"
+    return (
+        f"rehearse doesn't work with torch {version}, whose internals it leans on and which "
+        f"changed since torch {TRIED}: {error}"
+    )
+
+
+def numbers(version):
+    """(2, 14, 1) of "2.14.1+cu130"."""
+    return tuple(int(n) for n in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
 def environment(built, version, folder, gpus, memory):
