@@ -48,7 +48,7 @@ _SETTINGS = {
 }
 
 # The page of the tools is made of their docstrings, module by module.
-_TOOLS = ("diagnose", "audit", "checkpoint", "preemption", "cluster_check", "launched",
+_TOOLS = ("diagnose", "audit", "rehearse", "checkpoint", "preemption", "cluster_check", "launched",
           "collectives", "errors")  # fmt: skip
 _TOOLS_PAGE = """# The tools' functions and classes
 

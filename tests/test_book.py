@@ -370,5 +370,6 @@ def test_a_broken_lesson_leaves_the_old_book(tmp_path):
 
 def test_the_tools_have_a_page(book):
     page = (book / "tools.html").read_text(encoding="utf-8")
-    for name in ("audit.watch", "diagnose.run", "checkpoint.save", "cluster_check.measure"):
+    names = ("audit.watch", "diagnose.run", "rehearse.run", "checkpoint.save")
+    for name in (*names, "cluster_check.measure"):
         assert f'id="ddp_course.tools.{name}"' in page, name

@@ -34,6 +34,13 @@ def test_every_folder_of_the_package_is_packed():
     assert {"ddp_course", *folders} == set(text["tool"]["setuptools"]["packages"])
 
 
+def test_what_is_not_python_is_packed():
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folder = ROOT / "ddp_course/tools/rehearse"
+    others = {p.relative_to(folder).as_posix() for p in folder.rglob("*.[ch]")}
+    assert "gpus.c" in others and others == {*packed["package-data"]["ddp_course.tools.rehearse"]}
+
+
 @pytest.mark.parametrize("file", TOOLS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_tools_know_no_lesson(file):
     tree = ast.parse(file.read_text(), feature_version=(3, 10))

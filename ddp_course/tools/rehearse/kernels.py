@@ -8,7 +8,6 @@ import contextlib
 import warnings
 
 import torch
-from torch.utils._pytree import tree_iter, tree_map
 
 from ddp_course.tools.rehearse import nccl, twins
 
@@ -22,8 +21,23 @@ MIXING = COPYING | {"_ctc_loss", "_ctc_loss_backward"}  # lengths may be on the 
 INDEXING = {"index", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 # These come in float32 to a CPU that is slow at half precision.
 IN_FLOAT = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
+CPU = torch.device("cpu")
 HALVES = (torch.float16, torch.bfloat16)
 KEPT = []  # torch.library.Library: what it registered lasts as long as the object
+
+
+def mapped(function, x):
+    """Lists and tuples with the function applied to what is in them: torch's tree_map is slow."""
+    if isinstance(x, (list, tuple)):
+        return (list if isinstance(x, list) else tuple)([mapped(function, one) for one in x])
+    return function(x)
+
+
+def tensors_in(x):
+    """All tensors in lists and tuples, as a list."""
+    found = []
+    mapped(lambda one: isinstance(one, torch.Tensor) and found.append(one), x)
+    return found
 
 
 def on_cpu(tensor):
@@ -31,11 +45,12 @@ def on_cpu(tensor):
     if not tensor.is_cuda:
         return tensor
     whole, view = tensor.untyped_storage(), torch.empty(0, dtype=tensor.dtype)
-    if whole.nbytes():
-        at = whole.data_ptr(), torch.device("cpu"), whole.nbytes()
-        view.set_(torch._C._construct_storage_from_data_pointer(*at))
-        view.owner = whole  # alive as long as this is
-    return view.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    if not whole.nbytes():
+        return view.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    same = torch._C._construct_storage_from_data_pointer(whole.data_ptr(), CPU, whole.nbytes())
+    view.set_(same, tensor.storage_offset(), tensor.size(), tensor.stride())
+    view.owner = whole  # alive as long as this is
+    return view
 
 
 def on_gpu(tensor, device):
@@ -68,7 +83,7 @@ def kernel(op, work):
     draws = torch.Tag.nondeterministic_seeded in op.tags
 
     def run(*args, **kwargs):
-        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = tensors_in((args, list(kwargs.values())))
         device = kwargs.get("device") or common_device(op, tensors)
         given = {}
 
@@ -77,14 +92,14 @@ def kernel(op, work):
                 cpu = on_cpu(x)
                 given[id(cpu)] = x, cpu
                 return cpu
-            return torch.device("cpu") if isinstance(x, torch.device) else x
+            return CPU if isinstance(x, torch.device) else x
 
         def back(x):
             if not isinstance(x, torch.Tensor):
                 return x
             return given[id(x)][0] if id(x) in given else on_gpu(x, device)
 
-        args, kwargs = tree_map(move, (args, kwargs))
+        args, kwargs = mapped(move, args), {k: mapped(move, x) for k, x in kwargs.items()}
         try:
             with drawing(kwargs, device) if draws else contextlib.nullcontext():
                 out = work(*args, **kwargs)
@@ -94,7 +109,7 @@ def kernel(op, work):
             if gpu.size() != cpu.size():  # an out= that was too small
                 gpu.resize_(cpu.size())
                 on_cpu(gpu).copy_(cpu)
-        return tree_map(back, out)
+        return mapped(back, out)
 
     return run
 
@@ -119,7 +134,7 @@ def in_float(work):
         if len(dtypes) > 1:
             return work(*args, **kwargs)  # torch's own error
         out = work(*(a.float() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
-        return tree_map(lambda x: x.to(half) if isinstance(x, torch.Tensor) else x, out)
+        return mapped(lambda x: x.to(half) if isinstance(x, torch.Tensor) else x, out)
 
     return run
 

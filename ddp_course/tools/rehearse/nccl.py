@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import Backend, _create_gloo_process_group
-from torch.utils._pytree import tree_iter, tree_map
 
 from ddp_course.tools.rehearse import kernels, memory
 
@@ -75,8 +74,7 @@ def collective(op):
     flat = "_base_" in str(op)  # nccl doesn't look at the shape
 
     def run(*args):
-        tensors = [t for t in tree_iter(args) if isinstance(t, torch.Tensor)]
-        device = kernels.common_device(op, tensors)
+        device = kernels.common_device(op, kernels.tensors_in(args))
         given = {}
 
         def move(x):
@@ -99,11 +97,11 @@ def collective(op):
                 if BATCHES:
                     BATCHES[-1].append(work)
                 if later:
-                    return with_future(work, list(tree_iter(args[0]))).boxed()
+                    return with_future(work, kernels.tensors_in(args[:1])).boxed()
             return x
 
         later = async_at is not None and (len(args) <= async_at or args[async_at])
-        return tree_map(back, op(*tree_map(move, args)))
+        return kernels.mapped(back, op(*kernels.mapped(move, args)))
 
     return run
 
