@@ -164,8 +164,8 @@ def ledger(ax, rows, samples, labels, title):
         One a row.
     title : str
 
-    A box has the colour and number of its rank; "+" marks a sample drawn again, an empty place
-    one that nobody drew.
+    A box has the colour and number of its rank; "+" marks a sample drawn again, "…" one drawn more
+    than twice, an empty place one that nobody drew.
     """
     for y, ranks in enumerate(rows):
         owners = [[] for _ in range(samples)]
@@ -179,7 +179,10 @@ def ledger(ax, rows, samples, labels, title):
                     hatch="////" if len(who) > 1 else "", edgecolor="0.3", linewidth=0,
                 )  # fmt: skip
                 ax.add_patch(box)
-                ax.text(i + 0.46, 0.4 - y, "+".join(map(str, who)), ha="center", va="center")
+                names = "+".join(map(str, who if len(who) < 3 else sorted(set(who))))
+                names += "…" if len(who) > 2 else ""
+                size = 10 if len(names) < 4 else 7
+                ax.text(i + 0.46, 0.4 - y, names, ha="center", va="center", fontsize=size)
     ax.set(xlim=(0, samples), ylim=(-len(rows) + 0.9, 1), title=title, xlabel="sample")
     ax.set_xticks([i + 0.46 for i in range(samples)], range(samples))
     ax.set_yticks([0.4 - y for y in range(len(rows))], labels)

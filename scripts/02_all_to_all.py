@@ -29,9 +29,9 @@ def all_gather(me, x):
     return torch.cat(out)
 
 
-def all_gather_into_tensor(me, x):
+def all_gather_single(me, x):
     out = torch.empty_like(x)  # the same into one flat tensor, as FSDP uses it
-    dist.all_gather_into_tensor(out, x[:1].clone())
+    dist.all_gather_single(out, x[:1].clone())
     return out
 
 
@@ -41,9 +41,9 @@ def reduce_scatter(me, x):
     return out
 
 
-def reduce_scatter_tensor(me, x):
+def reduce_scatter_single(me, x):
     out = x.new_empty(1)  # the same from one flat tensor, as FSDP uses it
-    dist.reduce_scatter_tensor(out, x)
+    dist.reduce_scatter_single(out, x)
     return out
 
 
@@ -55,8 +55,8 @@ def all_to_all(me, x):
 
 @record
 def main():
-    ops = (all_reduce_sum, all_reduce_avg, all_reduce_max, all_gather, all_gather_into_tensor)
-    ops += (reduce_scatter, reduce_scatter_tensor, all_to_all)
+    ops = (all_reduce_sum, all_reduce_avg, all_reduce_max, all_gather, all_gather_single)
+    ops += (reduce_scatter, reduce_scatter_single, all_to_all)
     with process_group() as me:
         mine = {"after": {}}
         for op in ops:

@@ -18,8 +18,8 @@ def two_halves(me, integers):
     x = (100 * x).round() if integers else x
     mine = torch.empty(1000, device=me.device)
     both = torch.empty_like(x)
-    dist.reduce_scatter_tensor(mine, x)
-    dist.all_gather_into_tensor(both, mine)
+    dist.reduce_scatter_single(mine, x)
+    dist.all_gather_single(both, mine)
     dist.all_reduce(x)
     return (x - both).abs().max().item(), [v.hex() for v in x.tolist()]
 

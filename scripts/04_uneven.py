@@ -1,4 +1,4 @@
-"""Rank 0 has fewer batches than the others: with Join, and without."""
+"""Rank 0 has fewer batches than the others: without a cure, with Join, and stopping together."""
 
 from datetime import timedelta
 
@@ -13,55 +13,64 @@ from ddp_course import results
 from ddp_course.process_group import process_group
 
 
+def stream(me):
+    """Two batches on rank 0, four on the others. x = rank + 1, so a rank's gradient is rank + 1."""
+    for _ in range(2 if me.rank == 0 else 4):
+        yield torch.full((1, 1), me.rank + 1.0, device=me.device)
+
+
 def build(me, group=None):
     model = nn.Linear(1, 1, bias=False).to(me.device)
-    nn.init.ones_(model.weight)
     return model, DDP(model, process_group=group)
 
 
-def batches(me):
-    """Two on rank 0, four on the others. x = rank + 1, so a rank's gradient is rank + 1."""
-    return [torch.full((1, 1), me.rank + 1.0, device=me.device)] * (2 if me.rank == 0 else 4)
+def step(model, ddp, x):
+    model.weight.grad = None
+    ddp(x).mean().backward()
+    return model.weight.grad.item()
 
 
 def with_join(me, by_initial):
-    """Gradient that this rank sees in each of its steps."""
+    """The gradient that this rank sees in each of its steps."""
     model, ddp = build(me)
-    gradients = []
     with Join([ddp], divide_by_initial_world_size=by_initial):
-        for x in batches(me):
-            model.weight.grad = None
-            ddp(x).mean().backward()
-            gradients.append(model.weight.grad.item())
-    return gradients
+        return [step(model, ddp, x) for x in stream(me)]
+
+
+def together(me):
+    """The same, but all stop as soon as one has nothing more."""
+    (model, ddp), batches, gradients = build(me), stream(me), []
+    while True:
+        x = next(batches, None)
+        have = torch.tensor(float(x is not None), device=me.device)
+        dist.all_reduce(have, dist.ReduceOp.MIN)
+        if not have:
+            return gradients
+        gradients.append(step(model, ddp, x))
 
 
 def without(me):
-    """The same loop: steps done, and the error if there is one."""
+    """The plain loop, in a group with a short timeout: steps done, and the error if any."""
     dist.barrier()  # side by side: making a group is under its timeout, too
-    model, ddp = build(me, dist.new_group(timeout=timedelta(seconds=2)))
-    done = 0
+    (model, ddp), done = build(me, dist.new_group(timeout=timedelta(seconds=2))), 0
     try:
-        for x in batches(me):
-            model.weight.grad = None
-            ddp(x).mean().backward()
+        for x in stream(me):
+            step(model, ddp, x)
             done += 1
     except RuntimeError as error:
-        return done, str(error)
-    return done, None
+        return [done, str(error)]
+    return [done, None]
 
 
 @record
 def main():
     with process_group() as me:
-        mine = {str(flag): with_join(me, flag) for flag in (True, False)}
-        done, error = without(me)  # last, and in a group of its own: after it that group is broken
+        mine = {"join": with_join(me, True), "join, those left": with_join(me, False)}
+        mine["together"] = together(me)
+        mine["without"] = without(me)  # last: after it that group is broken
         everyone = [None] * me.world_size
-        dist.all_gather_object(everyone, mine | {"alone": done, "error": error})
+        dist.all_gather_object(everyone, mine)
         results.save("04_uneven", {"ranks": everyone}, me.device)
-        if me.rank == 0:
-            for rank, r in enumerate(everyone):
-                print(f"rank {rank}: steps with Join {len(r['True'])}, without {r['alone']}")
 
 
 if __name__ == "__main__":

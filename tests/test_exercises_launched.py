@@ -29,3 +29,16 @@ def test_collectives_of_lesson_02(tmp_path):
             assert told and all(hint in text for text in told), (case, told)
         else:
             assert told == [], case
+
+
+def test_own_ddp_of_lesson_03(tmp_path):
+    """All ranks say the same of a wrapper: none is left waiting for one that has failed."""
+    env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cpu"}
+    done = torchrun(ROOT / "tests/workers/own_ddp.py", ranks=2, env=env)
+    assert done.returncode == 0, done.stdout
+    one, other = json.loads((tmp_path / "own_ddp.json").read_text())["ranks"]
+    stages = ("PerParameter", "Hooks", "Buckets")
+    hints = {a.__name__: a.hint for a in answers("03") if a.exercise in stages}
+    assert set(one) == set(hints) and one == other
+    for name, hint in hints.items():
+        assert (hint in one[name]) if hint else (one[name] == "right"), (name, one[name])

@@ -6,6 +6,8 @@ tests/test_exercises_launched.py.
 
 import ast
 import gc
+import itertools
+import math
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from lessons import NOTEBOOKS, code_cells, read
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DistributedSampler
 from wrong_answers import answers
 
 from ddp_course import checks, evidence, models, results, ring, ring_exercises
@@ -27,7 +30,8 @@ IMPORTED = {
     "checks": checks, "evidence": evidence, "models": models, "results": results, "ring": ring,
     "ring_exercises": ring_exercises,
     "torch": torch, "nn": torch.nn, "F": torch.nn.functional, "dist": dist, "DDP": DDP,
-    "allreduce_hook": allreduce_hook, "gc": gc, "os": os, "shutil": shutil,
+    "allreduce_hook": allreduce_hook, "gc": gc, "itertools": itertools, "math": math, "os": os,
+    "shutil": shutil, "DistributedSampler": DistributedSampler,
 }  # fmt: skip
 STUB = r"def (\w+)\([^)]*\):(?=\n    raise NotImplementedError)"
 LESSONS = {path.stem[:2]: path for path in NOTEBOOKS}
