@@ -45,6 +45,7 @@ def error_bar_outside():
 
 def text_outside():
     fig, ax = picture()
+    fig.set_layout_engine("none")  # ours would make room for it
     ax.text(0.99, 0.5, "a text that does not fit into the figure any more at all")
     return fig
 
