@@ -1,6 +1,7 @@
 """Train a small CNN on handwritten digits, on every rank of the launch."""
 
 import argparse
+import gc  # (1)
 import os
 
 import torch
@@ -69,4 +70,5 @@ if __name__ == "__main__":
         torch.cuda.set_device(local_rank)  # (2) before anything else touches CUDA
     dist.init_process_group("nccl" if on_gpu else "gloo")  # (1)
     train(settings(), local_rank, on_gpu)  # (1) a function: the model is gone when it returns
+    gc.collect()  # (1) really gone: see lesson 02
     dist.destroy_process_group()  # (1)

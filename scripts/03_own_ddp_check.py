@@ -9,7 +9,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from ddp_course import own_ddp_check, results
 from ddp_course.process_group import process_group
 
-STAGES = ("Flat", "PerParameter", "Hooks", "Buckets", "NoSync")
+STAGES = ("Flat", "PerParameter", "Hooks", "Buckets")
 
 
 @record

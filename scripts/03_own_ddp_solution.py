@@ -1,7 +1,6 @@
-"""The stages of 03_own_ddp.py, filled in; and a fifth, with no_sync."""
+"""The stages of 03_own_ddp.py, filled in."""
 
 import runpy
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -61,19 +60,3 @@ class Buckets(Wrapper):
             for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
                 p.grad.copy_(part.view_as(p))
         self.missing, self.on_the_way = [set(bucket) for bucket in self.buckets], []
-
-
-class NoSync(Buckets):
-    """Inside no_sync() a backward only accumulates."""
-
-    quiet = False
-
-    @contextmanager
-    def no_sync(self):
-        self.quiet = True
-        yield
-        self.quiet = False
-
-    def ready(self, p):
-        if not self.quiet:
-            super().ready(p)

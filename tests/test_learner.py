@@ -38,14 +38,8 @@ def _run(client, cell):
 
 def test_paths_in_launch_lines_are_quoted():
     """What a `!` line takes from Python is a number of ranks, or stands in quotes."""
-    have_their_own = (
+    have_their_own = ("{rest}", '{args["whole"]}', "{start.format(plan=plan)}")
     have_their_own += ("{on_gpus}", "{on_gpu}")  # what starts pretended GPUs, or nothing
-        "{on_gpus}",
-        "{on_gpu}",
-        "{rest}",
-        '{args["whole"]}',
-        "{start.format(plan=plan)}",
-    )
     quoted = 0
     for path in NOTEBOOKS:
         for cell in code_cells(read(path)):

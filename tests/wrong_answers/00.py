@@ -4,7 +4,12 @@ import numpy as np
 
 from wrong_answers import right, wrong
 
-SMALL, LARGE = 4, 2**26
+SMALL, MIDDLE, LARGE = 2**16, 2**20, 2**26
+WORDS = [["healthy", "bandwidth"], ["latency", "both"]]
+
+
+def slope(link):
+    return (LARGE - MIDDLE) / (link[LARGE] - link[MIDDLE])
 
 
 @wrong("what_is_wrong", "Return one of the four words.")
@@ -17,49 +22,47 @@ def nothing_said(link):
     pass
 
 
-@wrong("what_is_wrong", "Don't count it as missing bandwidth")
-def bandwidth_first(link):
-    if LARGE / link[LARGE] < 10e9:
-        return "bandwidth"
-    return "latency" if link[SMALL] > 50e-6 else "healthy"
-
-
-@wrong("what_is_wrong", "Judge the two faults apart")
-def latency_first(link):
-    if link[SMALL] > 50e-6:
-        return "latency"
-    return "bandwidth" if LARGE / link[LARGE] < 10e9 else "healthy"
+@wrong("what_is_wrong", "how much is left for the start?")
+def smallest_time_is_the_start(link):
+    return WORDS[link[SMALL] > 50e-6][slope(link) < 10e9]
 
 
 @wrong("what_is_wrong", "Don't count it as missing bandwidth")
 def start_left_in(link):
-    words = [["healthy", "bandwidth"], ["latency", "both"]]
-    return words[link[SMALL] > 50e-6][LARGE / link[LARGE] < 10e9]
-
-
-@wrong("what_is_wrong", "with the least of α in it")
-def from_the_middle_size(link):
-    few = 2**20 / (link[2**20] - link[SMALL]) < 1e9
-    return [["healthy", "bandwidth"], ["latency", "both"]][link[SMALL] > 50e-6][few]
-
-
-@wrong("what_is_wrong", "with the least of α in it")
-def in_gib(link):
-    few = LARGE / 2**30 / (link[LARGE] - link[SMALL]) < 1
-    return [["healthy", "bandwidth"], ["latency", "both"]][link[SMALL] > 50e-6][few]
+    start = link[SMALL] - SMALL / slope(link)
+    return WORDS[start > 50e-6][LARGE / link[LARGE] < 10e9]
 
 
 @wrong("what_is_wrong", "Is the start as quick as it should be?")
-def always_healthy_start(link):
-    return "bandwidth" if LARGE / (link[LARGE] - link[SMALL]) < 10e9 else "healthy"
+def bandwidth_only(link):
+    return WORDS[0][slope(link) < 10e9]
+
+
+@wrong("what_is_wrong", "Judge the two faults apart")
+def one_fault_at_most(link):
+    if slope(link) < 10e9:
+        return "bandwidth"
+    return "latency" if link[SMALL] - SMALL / slope(link) > 50e-6 else "healthy"
+
+
+@wrong("what_is_wrong", "How many per second? Two sizes tell.")
+def in_gib(link):
+    start = link[SMALL] - SMALL / slope(link)
+    return WORDS[start > 50e-6][slope(link) / 2**30 < 1]
+
+
+@wrong("what_is_wrong", "Don't count it as missing bandwidth")
+def from_the_middle_size(link):
+    busbw = MIDDLE / link[MIDDLE]
+    return WORDS[link[SMALL] - SMALL / slope(link) > 50e-6][busbw < 4e9]
 
 
 @right("what_is_wrong")
 def by_a_list_of_faults(link):
     faults = []
-    if link[SMALL] > 5e-5:
+    if link[SMALL] - SMALL / slope(link) > 5e-5:
         faults.append("latency")
-    if LARGE > 0 and (link[LARGE] - link[SMALL]) * 10e9 > LARGE:
+    if (link[LARGE] - link[MIDDLE]) * 10e9 > LARGE - MIDDLE:
         faults.append("bandwidth")
     return "both" if len(faults) == 2 else (faults or ["healthy"])[0]
 
@@ -68,16 +71,14 @@ def by_a_list_of_faults(link):
 def by_a_line_through_all_points(link):
     sizes = np.array(sorted(link), float)
     seconds = np.array([link[b] for b in sorted(link)])
-    slope, start = np.polyfit(sizes, seconds, 1)
-    return np.array([["healthy", "bandwidth"], ["latency", "both"]])[
-        int(start > 50e-6), int(1 / slope < 10e9)
-    ]
+    per_byte, start = np.polyfit(sizes, seconds, 1)
+    return np.array(WORDS)[int(start > 50e-6), int(1 / per_byte < 10e9)]
 
 
 @right("what_is_wrong")
 def in_microseconds_and_gigabytes(link):
-    start_us = link[4] * 1e6
     gb_per_s = (LARGE - SMALL) / 1e9 / (link[LARGE] - link[SMALL])
+    start_us = link[SMALL] * 1e6 - SMALL / gb_per_s / 1e3
     match start_us > 50, gb_per_s < 10:
         case True, True:
             return "both"
@@ -89,18 +90,20 @@ def in_microseconds_and_gigabytes(link):
 
 
 @right("what_is_wrong")
-def by_the_difference_of_two_sizes(link):
-    carried = (LARGE - 2**20) / (link[LARGE] - link[2**20])
-    slow, narrow = min(link.values()) > 50e-6, carried < 1e10
-    return {(0, 0): "healthy", (1, 0): "latency", (0, 1): "bandwidth", (1, 1): "both"}[slow, narrow]
+def start_from_the_largest(link):
+    busbw = slope(link)
+    start = link[LARGE] - LARGE / busbw
+    table = {(0, 0): "healthy", (1, 0): "latency", (0, 1): "bandwidth", (1, 1): "both"}
+    return table[start > 50e-6, busbw < 1e10]
 
 
 @right("what_is_wrong")
 def unpacked(link):
-    small, _, large = (link[b] for b in sorted(link))
+    small, middle, large = (link[b] for b in sorted(link))
+    per_byte = (large - middle) / (2**26 - 2**20)
     word = "healthy"
-    if large - small > 2**26 / 10**10:
+    if per_byte > 1e-10:
         word = "bandwidth"
-    if small > 0.00005:
+    if small - 2**16 * per_byte > 0.00005:
         word = "latency" if word == "healthy" else "both"
     return word
