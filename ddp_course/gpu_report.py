@@ -120,7 +120,11 @@ def run_script(name, launch, gpus, pretended, timeout):
             return f"exit code {ended.code}: {said[0][-200:] if said else 'it says no error'}"
         files = [Path(folder, f"{name}.json"), *sorted(Path(folder).rglob("*.json"))]
         found = [file for file in files if file.exists()]
-        return json.loads(found[0].read_text()) if found else {"where": {"world_size": ranks}}
+        run = json.loads(found[0].read_text()) if found else {"where": {"world_size": ranks}}
+        if run["where"].get("backend", "none") == "none" and launch.how != "alone":
+            backend = hardware.rank_backend("cuda", ranks, gpus=gpus)
+            run["where"] |= {"world_size": ranks, "backend": backend}  # saved after the group's end
+        return run
 
 
 def page(report):

@@ -2,12 +2,13 @@
 
 import ast
 import json
+from pathlib import Path
 
 import pytest
 from launch import ROOT
 from lessons import code_cells, read
 
-from ddp_course import claims, gpu_report, launches
+from ddp_course import claims, gpu_report, launches, nodes
 from ddp_course.claims import CLAIMS, HELD, NOT_HELD, NOT_RUN, Claim, judge
 
 WHERE = {"world_size": 2, "backend": "nccl"}
@@ -95,6 +96,32 @@ def test_without_a_gpu(monkeypatch, capsys):
     assert gpu_report.main([]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "tools.rehearse --gpus 2" in said.err
+
+
+OUTSIDE = {"where": {"world_size": 1, "backend": "none"}}  # saved after the group was left
+
+
+@pytest.mark.parametrize(
+    "saved, code, output, gpus, found",
+    [
+        ("x.json", 0, "", 2, {"where": WHERE}),
+        ("x.json", 0, "", 1, {"where": WHERE | {"backend": "gloo"}}),
+        ("of_another.json", 0, "", 2, {"where": WHERE}),
+        (None, 0, "", 2, {"where": WHERE}),
+        (None, None, "", 2, "no end after 300 s"),
+        (None, 1, "Trace\n  ValueError: small\nmore", 2, "exit code 1: ValueError: small"),
+        (None, -9, "killed", 2, "exit code -9: it says no error"),
+    ],
+)
+def test_one_script(saved, code, output, gpus, found, monkeypatch):
+    def launch(commands, timeout, env):
+        if saved:
+            Path(env["DDP_COURSE_RUNS"], saved).write_text(json.dumps(OUTSIDE))
+        return [nodes.Ended(code, output)]
+
+    monkeypatch.setattr(nodes, "launch", launch)
+    script = launches.Launch(Path("x.py"), "torchrun")
+    assert gpu_report.run_script("x", script, gpus, True, 300) == found
 
 
 @pytest.fixture
