@@ -1,0 +1,57 @@
+"""Run scripts on pretended GPUs, one after the other; test_on_pretended_gpus.py starts it.
+
+    python -m ddp_course.tools.rehearse --gpus 4 -- python tests/workers/pretended.py FOLDER
+
+FOLDER/cases.json holds the cases; for each comes FOLDER/<case>.json. Ranks are forks of a process
+that has imported torch and has not looked for GPUs, so a launch costs a second; what starts
+processes itself, or needs torchrun to start it again, is a command.
+"""
+
+import json
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import launching  # noqa: E402
+
+launching.PRELOAD += ["sklearn.datasets", "torchvision"]  # what scripts import before they start
+TIMEOUT = 150
+
+
+def run_script(path, args):
+    multiprocessing.set_start_method(None, force=True)  # a loader's workers start as usual
+    sys.argv = [path, *args]
+    runpy.run_path(path, run_name="__main__")
+
+
+def run(case):
+    """(Did it end well?, what it printed if it didn't)"""
+    if "command" in case:
+        kept = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        env = {**os.environ, **case["env"]}
+        done = subprocess.run(case["command"], env=env, timeout=TIMEOUT, **kept)
+        return done.returncode == 0, done.stdout
+    try:
+        ranks = {"ranks": case["ranks"], "env": case["env"], "timeout": TIMEOUT}
+        launching.elastic(run_script, case["script"], case["args"], **ranks)
+    except Exception as error:
+        return False, str(error)
+    return True, ""
+
+
+def main(folder):
+    for name, case in json.loads((folder / "cases.json").read_text()).items():
+        start = time.monotonic()
+        well, said = run(case)
+        found = {"well": well, "said": said, "seconds": time.monotonic() - start}
+        (folder / f"{name}.json").write_text(json.dumps(found))
+        print(f"{name}: {'ran' if well else 'FAILED'} in {found['seconds']:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
