@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 from IPython.display import HTML, display
 from matplotlib.animation import FuncAnimation
 
+from ddp_course import pictures
+
 # Petroff's six: told apart with every common kind of colour blindness.
 COLOURS = mpl.color_sequences["petroff6"]
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -91,17 +93,23 @@ def buffers(ax, ranks, title, colours=None):
     ranks : list of list of str
         Text in each box, by rank; "" leaves the box out.
     title : str
-    colours : list of list of int, optional
-        Index into COLOURS by box: whose data it is. Default: the rank's own.
+    colours : list of list of int or None, optional
+        Index into COLOURS by box: whose data it is; None: a mixture of all. Default: the rank's
+        own.
     """
     for r, boxes in enumerate(ranks):
         for i, text in enumerate(boxes):
             if text == "":
                 continue
-            colour = COLOURS[(colours[r][i] if colours else r) % len(COLOURS)]
-            box = mpl.patches.Rectangle((i, -r), 0.92, 0.8, facecolor=colour, alpha=0.35)
+            whose = colours[r][i] if colours else r
+            box = mpl.patches.Rectangle((i, -r), 0.92, 0.8, linewidth=0)
+            if whose is None:
+                box.set(facecolor="1.0", edgecolor="0.75", hatch="////")
+            else:
+                box.set(facecolor=COLOURS[whose % len(COLOURS)], alpha=0.35)
             ax.add_patch(box)
-            ax.text(i + 0.46, 0.4 - r, text, ha="center", va="center")
+            behind = {"facecolor": "1.0", "edgecolor": "none", "pad": 1} if whose is None else None
+            ax.text(i + 0.46, 0.4 - r, text, ha="center", va="center", bbox=behind)
         ax.text(-0.1, 0.4 - r, f"rank {r}", ha="right", va="center", fontsize=9)
     ax.set(xlim=(-0.9, max(map(len, ranks))), ylim=(-len(ranks) + 0.9, 0.9), title=title)
     ax.axis("off")
@@ -227,7 +235,13 @@ def show(fig, alt):
     fig : matplotlib.figure.Figure
     alt : str
         What the figure shows, in a sentence.
+
+    Raises
+    ------
+    ValueError
+        A reader could not see all of it: see `pictures.check`.
     """
+    pictures.check(fig)
     display(fig, metadata={"image/png": {"alt": alt}})
     plt.close(fig)
 

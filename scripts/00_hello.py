@@ -7,7 +7,6 @@ The first script to run on a new machine:
 import argparse
 import os
 import socket
-import statistics
 import time
 
 import torch
@@ -34,21 +33,6 @@ def introduce(me, total):
     return everyone
 
 
-def bus_bandwidth(me, mib=16, rounds=10):
-    """GB/s of an all-reduce: size / time · 2(N-1)/N (the definition of nccl-tests)."""
-    buffer = torch.zeros(mib * 2**20 // 4, device=me.device)
-    seconds = []
-    for _ in range(rounds + 2):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(buffer)
-        if me.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds[2:])  # the first two warm up
-    return buffer.nbytes / median * 2 * (me.world_size - 1) / me.world_size / 1e9
-
-
 @record  # a traceback of this rank lands in torchrun's report
 def main():
     parser = argparse.ArgumentParser()
@@ -56,13 +40,12 @@ def main():
     args = parser.parse_args()
     with process_group() as me:
         total = add_up(me)
-        everyone, busbw = introduce(me, total), bus_bandwidth(me)
+        everyone = introduce(me, total)
         if me.rank == 0:
             line = "rank {rank}: local rank {local_rank}, device {device}, host {host}, pid {pid}"
             print("\n".join(line.format(**r) for r in everyone))
             print(f"1 + ... + {me.world_size} = {total:g}, so the ranks talk to each other")
-            print(f"all-reduce of 16 MiB: {busbw:.2f} GB/s bus bandwidth", flush=True)
-        results.save("00_hello", {"ranks": everyone, "busbw": busbw}, me.device)
+        results.save("00_hello", {"ranks": everyone}, me.device)
         time.sleep(args.wait)
 
 

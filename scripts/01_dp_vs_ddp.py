@@ -1,6 +1,5 @@
-"""Train the digits CNN with DDP, and with DataParallel where there are GPUs for it."""
+"""Train the digits CNN in one process, then with DDP: the same global batch, as many steps."""
 
-import resource
 import time
 
 import torch
@@ -10,11 +9,12 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ddp_course import data, hardware, results
+from ddp_course import data, results
 from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group
+from ddp_course.tools.collectives import synchronize
 
-BATCH, EPOCHS = 32, 8  # the batch is per rank: DDP's N ranks make steps of N * 32
+BATCH, EPOCHS = 64, 6  # BATCH is that of all ranks together
 
 
 def fit(model, loader, device):
@@ -23,6 +23,7 @@ def fit(model, loader, device):
     seen, start = 0, 0.0
     for epoch in range(EPOCHS):
         if epoch == 1:
+            synchronize(device)
             start = time.perf_counter()
         if isinstance(loader.sampler, DistributedSampler):
             loader.sampler.set_epoch(epoch)
@@ -32,15 +33,11 @@ def fit(model, loader, device):
             loss.backward()
             optimizer.step()
             seen += len(images) if epoch else 0
-    loss.item()  # waits for the GPU
+    synchronize(device)
     held = {"images_per_s": seen / (time.perf_counter() - start)}
     held["parameters"] = sum(p.nbytes for p in model.parameters())
     held["gradients"] = sum(p.grad.nbytes for p in model.parameters())
     held["optimizer"] = sum(s["momentum_buffer"].nbytes for s in optimizer.state.values())
-    if device.type == "cuda":
-        held["peak"] = torch.cuda.max_memory_allocated(device)
-    else:  # of the whole process, most of it torch itself; Linux counts in KiB
-        held["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return held
 
 
@@ -50,48 +47,31 @@ def accuracy(model, test, device):
     return (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()
 
 
-def train_ddp(me, images):
-    torch.manual_seed(0)
-    model = SmallCNN(images.shape, images.classes).to(me.device)
-    ddp = DDP(model)
-    sampler = DistributedSampler(images.train, seed=0)
-    held = fit(ddp, DataLoader(images.train, BATCH, sampler=sampler), me.device)
-    ranks = [None] * me.world_size
-    dist.all_gather_object(ranks, held)
-    return {"ranks": ranks, "accuracy": accuracy(model, images.test, me.device)}
-
-
-def train_dp(images, gpus):
-    """One process, all GPUs: the batch is split on GPU 0 and scattered to the others."""
-    torch.manual_seed(0)
-    device = torch.device("cuda:0")
-    for i in range(gpus):
-        torch.cuda.reset_peak_memory_stats(i)
-    model = torch.nn.DataParallel(SmallCNN(images.shape, images.classes).to(device))
-    held = fit(model, DataLoader(images.train, BATCH * gpus, shuffle=True), device)
-    held["peak_by_gpu"] = [torch.cuda.max_memory_allocated(i) for i in range(gpus)]
-    return {"all": held, "accuracy": accuracy(model, images.test, device)}
-
-
 @record
 def main():
     images = data.load("digits")
     with process_group() as me:
-        found = {"ddp": train_ddp(me, images)}
+        torch.manual_seed(0)
+        model = SmallCNN().to(me.device)
+        alone = [None]
+        if me.rank == 0:  # the others wait at the next collective
+            alone = [fit(model, DataLoader(images.train, BATCH, shuffle=True), me.device)]
+        dist.broadcast_object_list(alone, src=0)
+
+        torch.manual_seed(0)
+        model = SmallCNN().to(me.device)
+        loader = DataLoader(images.train, BATCH // me.world_size,
+                            sampler=DistributedSampler(images.train, seed=0))  # fmt: skip
+        ranks = [None] * me.world_size
+        dist.all_gather_object(ranks, fit(DDP(model), loader, me.device))
+        found = {"alone": alone[0], "ranks": ranks}
+        found["accuracy"] = accuracy(model, images.test, me.device)
         results.save("01_dp_vs_ddp", found, me.device)
-    if me.rank != 0:
-        return  # the other ranks leave, and with them their hold on the GPUs
-    for rank, held in enumerate(found["ddp"]["ranks"]):
-        rate, peak = held["images_per_s"], held["peak"] / 2**20
-        print(f"DDP rank {rank}: {rate:.0f} images/s, peak {peak:.0f} MiB")
-    print(f"DDP accuracy on held-out digits: {found['ddp']['accuracy']:.3f}")
-    if hardware.count_gpus() < 2 or me.device.type == "cpu":
-        print("DataParallel: skipped: needs 2 GPUs")
-        return
-    found["dp"] = train_dp(images, hardware.count_gpus())
-    results.save("01_dp_vs_ddp", found, me.device)
-    peaks = [f"{p / 2**20:.0f}" for p in found["dp"]["all"]["peak_by_gpu"]]
-    print(f"DP: {found['dp']['all']['images_per_s']:.0f} images/s, peaks by GPU: {peaks} MiB")
+    if me.rank == 0:
+        together = sum(held["images_per_s"] for held in ranks)
+        print(f"one process: {alone[0]['images_per_s']:.0f} images/s")
+        print(f"DDP, {me.world_size} ranks: {together:.0f} images/s in all")
+        print(f"accuracy on held-out digits after DDP: {found['accuracy']:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The gradient that DDP leaves in .grad, for three losses, and the bytes it sends."""
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -46,6 +47,16 @@ def ddp_gradient(me, samples, reduction):
     }
 
 
+def half(me):
+    """A float16 gradient of 40,000 on each rank: DDP's mean, and the mean by hand from the sum."""
+    model = torch.nn.Linear(1, 1, bias=False).to(me.device, torch.float16)
+    ddp = DDP(model)
+    ddp(torch.full((1, 1), 40_000.0, dtype=torch.float16, device=me.device)).sum().backward()
+    by_hand = torch.full((1,), 40_000.0, dtype=torch.float16, device=me.device)
+    dist.all_reduce(by_hand)
+    return {"ddp": str(model.weight.grad.item()), "by_hand": str((by_hand / me.world_size).item())}
+
+
 @record
 def main():
     with process_group() as me:
@@ -55,7 +66,7 @@ def main():
             if me.rank == 0:
                 one, sent = found[name]["gradient"]["net2.bias"][0], found[name]["bucket_bytes"]
                 print(f"{name}: net2.bias.grad[0] = {one:.4f}, {sent} bytes in buckets")
-        results.save("01_gradients", found, me.device)
+        results.save("01_gradients", {"cases": found, "half": half(me)}, me.device)
 
 
 if __name__ == "__main__":

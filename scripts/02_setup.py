@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # noqa: F401  before init: see the lesson
+import torch.distributed.nn.functional  # noqa: F401  before init: see "Leave in order"
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -33,13 +33,13 @@ def setup():
 
 
 def cleanup():
-    """Leave the group; call it from where the DDP model is out of sight."""
-    gc.collect()  # DDP sits in a reference cycle and holds the group
+    """Leave the group; call it when the function that held the DDP model has returned."""
+    gc.collect()
     dist.destroy_process_group()
 
 
 def step(device):
-    """Something to clean up after: one step of a DDP model, gone when this returns."""
+    """Something to clean up after: one step of a DDP model, which is gone when this returns."""
     torch.manual_seed(0)
     model = DDP(ToyNet().to(device))
     model(torch.ones(4, 10, device=device)).sum().backward()

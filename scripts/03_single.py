@@ -14,7 +14,6 @@ def settings(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="images per step")
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
 
@@ -32,15 +31,17 @@ def train(args):
     images = data.load("digits")
     loader = DataLoader(images.train, args.batch, shuffle=True)
     model = SmallCNN(images.shape, images.classes).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     for epoch in range(args.epochs):
-        for pixels, labels in loader:
+        losses = torch.zeros(len(loader), device=device)
+        for step, (pixels, labels) in enumerate(loader):
             loss = F.cross_entropy(model(pixels.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}: last loss {loss.item():.4f}")
+            losses[step] = loss.detach()
+        print(f"epoch {epoch}: mean loss {losses.mean():.4f}")
 
     accuracy = evaluate(model, images.test, device)
     print(f"accuracy on held-out digits: {accuracy:.4f}")

@@ -16,11 +16,6 @@ EPOCHS = 5
 HOOKS = ("allreduce", "fp16", "bf16", "PowerSGD 4", "PowerSGD 1", "PowerSGD 1, no feedback")
 
 
-def wrap(model, me, **kwargs):
-    model = model.to(me.device)
-    return DDP(model, **kwargs)
-
-
 def mlp():
     torch.manual_seed(0)
     return nn.Sequential(
@@ -33,7 +28,7 @@ def wrap_with_hook(me, name):
     # One bucket: PowerSGD starts its collectives from callbacks. With several buckets gloo's
     # threads start them in an order of their own on each rank: they pair up wrongly, or wait
     # for each other.
-    ddp = wrap(mlp(), me, bucket_cap_mb=25)
+    ddp = DDP(mlp().to(me.device), bucket_cap_mb=25)
     if name.startswith("PowerSGD"):
         if me.device.type == "cpu":  # the hook asks this, and not where the gradients are
             torch.cuda.is_available = lambda: False

@@ -16,14 +16,9 @@ from ddp_course.process_group import process_group
 from ddp_course.tools.collectives import gather, synchronize
 
 
-def wrap(model, me, **kwargs):
-    model = model.to(me.device)
-    return DDP(model, **kwargs)
-
-
 def held(me, view):
     """Bytes of gradients and buckets, counted by the memory they lie in."""
-    ddp = wrap(SmallCNN(), me, gradient_as_bucket_view=view)
+    ddp = DDP(SmallCNN().to(me.device), gradient_as_bucket_view=view)
     memory = {}
 
     def note(_, bucket):
@@ -84,7 +79,7 @@ def options(me, rounds=40):
         model = Many()
         if not kwargs:
             del model.spare
-        ddps[name] = wrap(model, me, bucket_cap_mb=0.1, **kwargs)
+        ddps[name] = DDP(model.to(me.device), bucket_cap_mb=0.1, **kwargs)
 
         def count(_, bucket, seen=buckets[name]):
             seen[-1] += 1

@@ -23,10 +23,6 @@ def mlp(device, dropout=0.0):
     return nn.Sequential(*layers).to(device)
 
 
-def wrap(model, me):
-    return DDP(model)
-
-
 def weights(model):
     return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
 
@@ -39,7 +35,7 @@ def large_batch(me, train, steps=5):
         train[order[torch.arange(i * size, (i + 1) * size) % len(order)]] for i in range(steps)
     ]
     alone, shared = mlp(me.device), mlp(me.device)
-    ddp = wrap(shared, me)
+    ddp = DDP(shared)
     for model in (alone, ddp):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for x, y in batches:
@@ -65,7 +61,7 @@ def logging(me, train):
     found = {}
     for way in ("detached copy", "in place, divided"):
         model = mlp(me.device)
-        ddp = wrap(model, me)
+        ddp = DDP(model)
         loss = F.cross_entropy(ddp(x), y)
         found["local"] = loss.item()
         if way == "detached copy":
@@ -87,7 +83,7 @@ def logging(me, train):
 def plateau(me, images, reduce, epochs=12):
     """ReduceLROnPlateau on each rank's own validation loss, or on everybody's."""
     model = mlp(me.device)
-    ddp = wrap(model, me)
+    ddp = DDP(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     x, y = (t.to(me.device) for t in images.train[me.rank :: me.world_size])
@@ -120,7 +116,7 @@ def noise(me, seed):
 def trained_bits(me, train, seed, steps=6):
     """A digest of the weights after a few steps with dropout: equal digests, equal bits."""
     model = mlp(me.device, dropout=0.3)
-    ddp = wrap(model, me)
+    ddp = DDP(model)
     torch.manual_seed(seed + me.rank)  # dropout differs from rank to rank, and can be repeated
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):

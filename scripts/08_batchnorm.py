@@ -44,10 +44,6 @@ def net(norm):
     )  # fmt: skip
 
 
-def wrap(model, me):
-    return DDP(model)
-
-
 def state(model):
     return {k: v.detach().cpu().double() for k, v in model.state_dict().items()}
 
@@ -59,7 +55,7 @@ def full_batch_gap(me, train, norm, convert=False, steps=3, per_rank=8):
     model = net(norm)
     if convert:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # before wrapping
-    ddp = wrap(model.to(me.device), me)
+    ddp = DDP(model.to(me.device))
     for trained, first, count in ((alone, 0, size), (ddp, me.rank * per_rank, per_rank)):
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
         for step in range(steps):
@@ -86,7 +82,7 @@ def two_scanners(me, images, norm, epochs=5):
     x, y = images.train[me.rank :: me.world_size]
     x = scanned(x, me.rank)
     model = net(norm).to(me.device)
-    ddp = wrap(model, me)
+    ddp = DDP(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(epochs):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))

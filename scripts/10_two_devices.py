@@ -31,9 +31,10 @@ GPUS = 0 if os.environ.get("DDP_COURSE_DEVICE") == "cpu" else torch.cuda.device_
 
 
 def my_devices(me):
-    """Two GPUs for each rank where there are enough; otherwise the CPU, twice."""
-    if 2 * me.world_size <= GPUS:
-        return torch.device("cuda", 2 * me.rank), torch.device("cuda", 2 * me.rank + 1)
+    """Two GPUs for each rank where this node has enough; otherwise the CPU, twice."""
+    if 2 * int(os.environ["LOCAL_WORLD_SIZE"]) <= GPUS:
+        first = 2 * me.local_rank  # not rank: each node numbers its GPUs from 0
+        return torch.device("cuda", first), torch.device("cuda", first + 1)
     return torch.device("cpu"), torch.device("cpu")
 
 

@@ -25,11 +25,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu"):
+    if mark := item.get_closest_marker("gpu"):
         from ddp_course.hardware import count_gpus
 
-        if count_gpus() < 2:
-            pytest.skip("needs two GPUs")
+        (needed,) = mark.args
+        if count_gpus() < needed:
+            pytest.skip(f"needs {needed} GPU{'s' * (needed > 1)}")
 
 
 @pytest.fixture(scope="session")

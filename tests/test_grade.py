@@ -33,7 +33,7 @@ WRONG = {
     "same_order_each_epoch": (("sampler.set_epoch(epoch)", "pass"), {"data split"}),
     "batch_not_divided": (("BATCH // me.world_size", "BATCH"), {"64 images a step"}),
     "not_averaged": (
-        ("ddp = DDP(model, ", "ddp = model; dict("),
+        ("ddp = DDP(model)", "ddp = model"),
         {"parameters in sync", "gradients averaged", "as one process", "accuracy"},
     ),
     "around_the_wrapper": (

@@ -10,6 +10,8 @@ import pytest
 from launch import python, torchrun
 from lessons import NOTEBOOKS, SCRIPTS, code_cells, read
 
+from ddp_course import launches, nodes
+
 # How many ranks the names in a lesson's launch line stand for, on a machine without GPUs.
 LAUNCH = re.compile(r"!.*torchrun .*--nproc-per-node \{([\w.]+)\} \.\./scripts/(\w+)\.py")
 MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
@@ -21,7 +23,6 @@ ON_NODES = re.compile(r'on_nodes\(\s*"(\w+)"')  # lesson 11: a torchrun for each
 NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
 SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 ALONE = {"03_single"}
-FLAGS = {"09_restart": ["--standalone", "--max-restarts", "1"]}
 ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
@@ -54,11 +55,17 @@ def test_script(name, ranks, tmp_path):
     assert [p.name for p in tmp_path.rglob("*.json")] == [f"{name}.json"]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("script", PROGRAMS, ids=lambda p: p.stem)
-def test_script_on_gpus(script, tmp_path):
+# One GPU: a world of one over nccl where the lesson allows it, else two ranks share it over gloo.
+GPU_CASES = [
+    pytest.param(launch, gpus, id=f"{name}-{gpus}", marks=pytest.mark.gpu(max(gpus, launch.gpus)))
+    for name, launch in launches.on_gpus().items()
+    for gpus in ([1, 2] if launch.gpus == 1 else [launch.gpus])
+]
+
+
+@pytest.mark.parametrize("launch, gpus", GPU_CASES)
+def test_script_on_gpus(launch, gpus, tmp_path):
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cuda"}
-    flags = FLAGS.get(script.stem, ["--standalone"])
-    ranks = 4 if script.stem in NEEDS_FOUR else 2
-    done = torchrun(script, ranks=ranks, env=env, flags=flags)
-    assert done.returncode == 0, done.stdout
+    env |= {"CUDA_VISIBLE_DEVICES": launches.visible(gpus), "OMP_NUM_THREADS": "1"}
+    (done,) = nodes.launch([launch.command(launch.ranks(gpus))], timeout=240, env=env)
+    assert done.code == 0, done.output

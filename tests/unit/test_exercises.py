@@ -20,11 +20,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel as DDP
 from wrong_answers import answers
 
-from ddp_course import checks, evidence, results, ring, ring_exercises
+from ddp_course import checks, evidence, models, results, ring, ring_exercises
 
 # What the lessons' cells import.
 IMPORTED = {
-    "checks": checks, "evidence": evidence, "results": results, "ring": ring,
+    "checks": checks, "evidence": evidence, "models": models, "results": results, "ring": ring,
     "ring_exercises": ring_exercises,
     "torch": torch, "nn": torch.nn, "F": torch.nn.functional, "dist": dist, "DDP": DDP,
     "allreduce_hook": allreduce_hook, "gc": gc, "os": os, "shutil": shutil,
@@ -55,6 +55,7 @@ ANSWERS = [
     (number, answer)
     for number in dict(EXERCISES)  # each lesson once
     for answer in answers(number)
+    if (number, answer.exercise) in EXERCISES  # lesson 02 has others, in a script
 ]
 WRONG = [(number, answer) for number, answer in ANSWERS if answer.hint]
 RIGHT = [(number, answer) for number, answer in ANSWERS if not answer.hint]

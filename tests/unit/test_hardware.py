@@ -1,6 +1,9 @@
 """The plan for machines that we don't have, and the wishes that it refuses."""
 
+import runpy
+
 import pytest
+from launch import ROOT
 
 from ddp_course.hardware import (
     MAX_CPU_RANKS,
@@ -10,6 +13,7 @@ from ddp_course.hardware import (
     rank_backend,
     rank_device,
 )
+from ddp_course.process_group import Ranks
 
 SHARED = {"DDP_COURSE_DEVICE": "cuda", "DDP_COURSE_RANKS": "2"}
 
@@ -139,3 +143,14 @@ def test_more_ranks_than_gpus(env, gpus, says):
 def test_too_many_to_share():
     with pytest.raises(CourseError, match=f"type --nproc-per-node {MAX_SHARING}, or "):
         rank_device(0, MAX_SHARING + 1, env=SHARED, gpus=1)
+
+
+def test_a_module_on_two_gpus_counts_from_its_node(monkeypatch):
+    """Ranks 2 and 3 of two nodes with four GPUs each."""
+    script = runpy.run_path(str(ROOT / "scripts/10_two_devices.py"))["my_devices"]
+    monkeypatch.setitem(script.__globals__, "GPUS", 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    names = [[str(d) for d in script(Ranks(2 + n, n, 4, None))] for n in (0, 1)]
+    assert names == [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # eight GPUs are not there
+    assert {d.type for d in script(Ranks(0, 0, 4, None))} == {"cpu"}

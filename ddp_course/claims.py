@@ -1,0 +1,108 @@
+"""What lessons assert of a script's result: a choice that must hold on GPUs as on the CPU."""
+
+from typing import NamedTuple
+
+HELD, NOT_HELD, NOT_RUN = "held", "not held", "not run"
+
+
+class Claim(NamedTuple):
+    """What a lesson asserts of a script's result.
+
+    Attributes
+    ----------
+    script, says : str
+    relation : str
+        Python, as the lesson has it: `run` is the result, `ranks` what each rank found, `N` their
+        number.
+    least : int
+        Ranks without which it says nothing.
+    """
+
+    script: str
+    says: str
+    relation: str
+    least: int = 1
+
+
+CLAIMS = [
+    Claim("00_hello", "an all-reduce gives every rank the sum 1 + ... + N",
+          'all(r["sum"] == N * (N + 1) / 2 for r in ranks)', 2),
+    Claim("01_gradients", "DDP hands over 4 bytes for each parameter, however the loss is reduced",
+          'all(case["bucket_bytes"] == 660 for name, case in run.items() if name != "where")'),
+    Claim("01_dp_vs_ddp", "every rank holds all parameters, gradients and momentum",
+          'all(r["parameters"] == r["gradients"] == r["optimizer"] for r in run["ddp"]["ranks"])'),
+    Claim("01_dp_vs_ddp", "under DataParallel GPU 0 needs more memory than the others",
+          '(peak := run["dp"]["all"]["peak_by_gpu"])[0] > max(peak[1:])'),
+    Claim("03_inside", "wrapping gives every rank rank 0's weights",
+          'len({r["at_wrap"]["before"] for r in ranks}) == N and '
+          'len({r["at_wrap"]["after"] for r in ranks}) == 1', 2),
+    Claim("03_own_ddp_check", "gradients are those of one process with the full batch",
+          'all(gap < 1e-6 for r in ranks for gap in r["gap"].values())', 2),
+    Claim("03_ddp", "the digits are learned", 'run["accuracy"] >= 0.95'),
+    Claim("06_accumulation", "with no_sync one message a window, and the large batch's gradients",
+          '(v := run["variants"]["no_sync, right"])["messages"] == [1, 1, 1] and v["gap"] < 1e-6',
+          2),
+    Claim("06_accumulation", "a sync at the wrong step lets the replicas drift apart",
+          'all(run["variants"][name]["drift"] > 0 for name in '
+          '("sends one step early", "sends at the first"))', 2),
+    Claim("06_hooks", "fp16 and bf16 hooks halve the bytes",
+          'run["hooks"]["fp16"]["bytes"] == run["hooks"]["bf16"]["bytes"] '
+          '== run["hooks"]["allreduce"]["bytes"] / 2', 2),
+    Claim("06_options", "buckets: 1, then 3; never rebuilt with find_unused_parameters",
+          'all(r["options"]["spare layer removed"]["buckets"] == [1, 3, 3, 3] and '
+          'len(set(r["options"]["find_unused_parameters"]["buckets"])) == 1 for r in ranks)'),
+    Claim("06_options", "gradient_as_bucket_view saves one copy of the gradients",
+          'abs((h := ranks[0]["held"])["False"] - 2) < 0.01 and abs(h["True"] - 1) < 0.01'),
+    Claim("07_amp", "autocast doesn't cut DDP's traffic: gradients are sent in float32",
+          'all(r["sent"] == {"torch.float32": 4 * run["parameters"]} '
+          'for r in run["runs"].values())'),
+    Claim("07_scaler", "one rank's overflow makes every rank skip the step",
+          'all(r["before averaging"]["skipped"] and r["before averaging"]["drift"] == 0 '
+          'for r in ranks)', 2),
+    Claim("08_batch", "ranks × micro-steps give the weights of one process with the large batch",
+          'ranks[0]["large batch"]["gap"] < 1e-5', 2),
+    Claim("08_batchnorm", "BatchNorm of N ranks is not that of one process",
+          'ranks[0]["gap"]["BatchNorm2d"]["weights"] > 1e-4', 2),
+    Claim("08_batchnorm", "SyncBN written by hand is",
+          'ranks[0]["gap"]["HandMadeSyncBN"]["buffers"] < 1e-5', 2),
+    Claim("08_batchnorm", "torch's SyncBatchNorm is (on the CPU it refuses)",
+          'max(ranks[0]["SyncBatchNorm"].values()) < 1e-5', 2),
+    Claim("09_train", "all ranks end with the same bits",
+          'len({r["digest"] for r in ranks}) == 1', 2),
+    Claim("09_parts", "resumed from a checkpoint that has everything: the same bits",
+          'ranks[0]["left out"]["nothing"]["gap"] == 0'),
+    Claim("10_ledger", "DDP with Adam holds 16 bytes for each parameter, ZeRO-1 8 + 8/N",
+          'abs((b := {s: sum(h[k] for k in ("parameters", "gradients", "optimizer")) / run["size"] '
+          'for s, h in ranks[0].items()})["DDP"] - 16) < 1e-6 and '
+          'abs(b["ZeRO-1"] - 8 - 8 / N) < 0.2 and abs(b["FSDP2"] - 16 / N) < 0.2', 2),
+    Claim("10_ledger", "ZeRO-1, FSDP2 and tensor parallel train as DDP does",
+          'all(held["gap to DDP"] < 1e-4 for r in ranks for held in r.values())', 2),
+    Claim("10_activation", "of six ways to checkpoint activations under DDP one fails",
+          '[said == "works" for said in ranks[0].values()] == [True, True, True, True, False, True]'
+          ),
+    Claim("10_two_devices", "a model on two GPUs inside DDP trains as one process does",
+          'all(r["gap"] < 1e-6 for r in ranks)', 2),
+    Claim("14_train", "the classifier to take away reaches 97 %, with the same weights everywhere",
+          'run["accuracy"] >= 0.97 and len(set(run["digests"])) == 1'),
+    Claim("14_killed", "after a kill it goes on at the checkpoint of step 100",
+          'run["first"] == 100 and len(set(run["digests"])) == 1', 2),
+    Claim("16_buckets", "ResNet-50's 25,557,032 parameters leave in the same buckets each step",
+          'run["steps"][1] == run["steps"][2] and sum(b[0] for b in run["steps"][2]) == 25_557_032'
+          ),
+]  # fmt: skip
+
+
+def judge(claim, run, gpus):
+    """(held, not held or not run; why) for a script's result, or for the reason there is none."""
+    if isinstance(run, str):
+        return NOT_RUN, run
+    n = run["where"]["world_size"]
+    if n < claim.least:
+        return NOT_RUN, f"needs {claim.least} ranks"
+    try:
+        fine = eval(claim.relation, {"run": run, "ranks": run.get("ranks"), "N": n})
+    except KeyError as error:
+        return NOT_RUN, f"its result has no {error} on {gpus} GPU{'s' * (gpus > 1)}"
+    except Exception as error:  # a result of another kind than the lesson's is a finding, too
+        return NOT_HELD, f"{type(error).__name__}: {error}"
+    return (HELD, "") if fine else (NOT_HELD, "")

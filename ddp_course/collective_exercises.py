@@ -1,0 +1,126 @@
+"""Checks of lesson 02's exercises: the right tensors, in few enough rounds, by the right calls."""
+
+import math
+from collections import Counter
+from contextlib import contextmanager
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+VERBS = ("all_gather", "all_reduce", "all_to_all", "barrier", "batch_isend", "broadcast", "gather")
+VERBS += ("irecv", "isend", "monitored_barrier", "recv", "reduce", "scatter", "send")
+COMMUNICATE = [n for n in dir(dist) if n.startswith(VERBS) and callable(getattr(dist, n))]
+
+_block = count()  # all ranks watch the same blocks, so they agree on its number
+
+
+class Watched:
+    """What a rank called, and in which round the last message reached it.
+
+    Attributes
+    ----------
+    calls : Counter
+        By name, of every function of ``torch.distributed`` that communicates.
+    round : int
+        A message leaves one round later than the newest that its sender had received or sent
+        before (Lamport's clock): 0 on a rank that neither sent nor received.
+    """
+
+    def __init__(self, me):
+        self.me, self.calls, self.round, self.messages = me, Counter(), 0, Counter()
+        # The clock of a message travels beside it, through the store that the ranks met at.
+        self.store = dist.PrefixStore(f"rounds {next(_block)}", c10d._get_default_store())
+
+    def sent(self, dst):
+        self.round += 1
+        self.store.set(self._key(self.me.rank, dst), str(self.round))
+
+    def received(self, src):
+        key = self._key(src, self.me.rank)
+        if self.store.check([key]):
+            self.round = max(self.round, int(self.store.get(key)))
+
+    def _key(self, src, dst):
+        self.messages[src, dst] += 1
+        return f"{src} to {dst}, {self.messages[src, dst]}"
+
+    def watch(self, name):
+        real = getattr(dist, name)
+
+        def watched(*args, **kwargs):
+            self.calls[name] += 1
+            if name in ("send", "isend"):
+                self.sent(kwargs["dst"] if "dst" in kwargs else args[1])
+            out = real(*args, **kwargs)
+            if name == "recv":
+                self.received(out)  # recv returns the rank that it heard
+            return out
+
+        return watched
+
+
+@contextmanager
+def watched(me):
+    """Watch this rank's calls of ``torch.distributed`` in a block."""
+    seen, real = Watched(me), {name: getattr(dist, name) for name in COMMUNICATE}
+    for name in COMMUNICATE:
+        setattr(dist, name, seen.watch(name))
+    try:
+        yield seen
+    finally:
+        for name, function in real.items():
+            setattr(dist, name, function)
+
+
+def refuse_other_calls(seen, allowed):
+    """Say on every rank what any rank called, so that nobody waits for one that has left."""
+    called = [None] * seen.me.world_size
+    dist.all_gather_object(called, set(seen.calls))
+    others = sorted(set().union(*called) - set(allowed))
+    assert not others, f"dist.{others[0]} was called: use {' and '.join(allowed)} only"
+
+
+def check_broadcast(me, attempt, size):
+    """Is `attempt` a broadcast from rank 0, by send and recv, in log2(N) rounds?"""
+    mine = torch.arange(size, dtype=torch.float32, device=me.device) + 100 * me.rank
+    expected = mine.clone()
+    dist.broadcast(expected, src=0)
+    with watched(me) as seen:
+        attempt(mine, me.rank, me.world_size)
+    last = torch.tensor(seen.round, device=me.device)
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    refuse_other_calls(seen, ("send", "recv"))
+    assert torch.equal(mine, expected), (
+        f"rank {me.rank} holds {mine[:3].tolist()}..., rank 0 sent {expected[:3].tolist()}...: "
+        "who sends to this rank, and in which round?"
+    )
+    rounds = math.ceil(math.log2(me.world_size))
+    assert last.item() <= rounds, (
+        f"the last message left in round {last.item()}, and {rounds} rounds are enough for "
+        f"{me.world_size} ranks: in each round, let every rank that has the tensor send it on"
+    )
+
+
+def check_gather(me, attempt, size):
+    """Does `attempt` give every rank the list of all tensors, by one broadcast from each?"""
+    mine = torch.arange(size, dtype=torch.float32, device=me.device) + 100 * me.rank
+    before = mine.clone()
+    expected = [torch.empty_like(mine) for _ in range(me.world_size)]
+    dist.all_gather(expected, mine)
+    with watched(me) as seen:
+        got = attempt(mine, me.rank, me.world_size)
+    refuse_other_calls(seen, ("broadcast",))
+    assert isinstance(got, (list, tuple)) and len(got) == me.world_size, (
+        f"return a list of {me.world_size} tensors, one a rank"
+    )
+    for src, (g, e) in enumerate(zip(got, expected)):
+        assert torch.equal(g, e), (
+            f"rank {me.rank} has {g[:3].tolist()}... from rank {src}, not {e[:3].tolist()}...: "
+            "does every rank broadcast its own copy, and into memory of its own?"
+        )
+    assert torch.equal(mine, before), "the input was overwritten: broadcast into a clone"
+    assert seen.calls["broadcast"] <= me.world_size, (
+        f"{seen.calls['broadcast']} broadcasts: {me.world_size} are enough, one from each rank"
+    )

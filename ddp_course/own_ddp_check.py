@@ -1,0 +1,158 @@
+"""Checks of lesson 03's exercise: is a wrapper that somebody wrote as good as DDP?"""
+
+import copy
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+from ddp_course import checks
+from ddp_course.models import SmallCNN
+
+STEPS = 4
+IN_BACKWARD = ("Hooks", "Buckets")  # stages that send before backward is through
+
+
+class Odd(nn.Module):
+    """A tied pair, a frozen layer, and a layer that forward may leave out."""
+
+    def __init__(self, unused=False):
+        super().__init__()
+        self.a, self.b, self.head, self.spare = (nn.Linear(16, 16) for _ in range(4))
+        self.b.weight = self.a.weight
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.unused = unused
+
+    def forward(self, x):
+        x = self.b(self.frozen(self.a(x.flatten(1)[:, :16]).relu())).relu()
+        return self.head(x) if self.unused else self.head(x) + self.spare(x)
+
+
+def batch(me, step):
+    """The global batch of a step, the same on every rank: 8 samples for each."""
+    g = torch.Generator().manual_seed(step)
+    n = 8 * me.world_size
+    x, y = torch.randn(n, 1, 8, 8, generator=g), torch.randint(0, 10, (n,), generator=g)
+    return x.to(me.device), y.to(me.device)
+
+
+class Sent:
+    """In a ``with`` block, notes each all-reduce: its bytes, and whether it was asynchronous."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def __enter__(self):
+        self.real = dist.all_reduce
+
+        def all_reduce(tensor, *args, **kwargs):
+            waits = not (kwargs.get("async_op") or True in args)
+            self.events.append(("sent", tensor.nbytes, waits))
+            return self.real(tensor, *args, **kwargs)
+
+        dist.all_reduce = all_reduce
+
+    def __exit__(self, *_):
+        dist.all_reduce = self.real
+
+
+def one_step(me, step, wrapped, optimizer, events):
+    """Forward, backward, finish() and step on this rank's share; `events` gets what happened."""
+    x, y = (t.chunk(me.world_size)[me.rank] for t in batch(me, step))
+    optimizer.zero_grad()
+    with Sent(events):
+        F.cross_entropy(wrapped(x), y).backward()
+        events.append(("backward is through",))
+        wrapped.finish()
+    optimizer.step()
+
+
+def trained(me, wrapper, build, seed):
+    """Train a wrapped module; the weights after each step, and the events of the last step."""
+    torch.manual_seed(seed)
+    module = build().to(me.device)
+    names = {id(p): name for name, p in module.named_parameters()}
+    events = []
+    for p in module.parameters():
+        if p.requires_grad:  # before the wrapper's own hooks, so that "ready" comes before "sent"
+            p.register_post_accumulate_grad_hook(lambda p: events.append(("ready", names[id(p)])))
+    wrapped = wrapper(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    weights = []
+    for step in range(STEPS):
+        events.clear()
+        one_step(me, step, wrapped, optimizer, events)
+        weights.append(copy.deepcopy(module.state_dict()))
+    return wrapped, weights, list(events)
+
+
+def one_process(me, build):
+    """The same steps on the whole batch, in this process: the weights after each."""
+    torch.manual_seed(0)
+    module = build().to(me.device)
+    optimizer, weights = torch.optim.SGD(module.parameters(), lr=0.1), []
+    for step in range(STEPS):
+        x, y = batch(me, step)
+        optimizer.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimizer.step()
+        weights.append(copy.deepcopy(module.state_dict()))
+    return weights
+
+
+def check(me, stage, wrapper):
+    """Compare a stage with one process, step by step.
+
+    Parameters
+    ----------
+    me : Ranks
+    stage : {"PerParameter", "Flat", "Hooks", "Buckets", "NoSync"}
+    wrapper : class
+        Takes a module; an nn.Module with ``forward`` and ``finish``.
+
+    Returns
+    -------
+    dict
+        gap: the largest difference to one process, over all steps and both models; events: what
+        happened in the last step of the SmallCNN, in order.
+
+    Raises
+    ------
+    AssertionError
+        Something is wrong; says what to look at. The same on every rank.
+    """
+    gap, kept = 0.0, None
+    for build in (SmallCNN, Odd):
+        wrapped, weights, events = trained(me, wrapper, build, seed=me.rank)
+        agree(me, isinstance(wrapped, nn.Module), "make the wrapper an nn.Module, as DDP is")
+        for step, expected in enumerate(one_process(me, build)):
+            found = checks.parity(expected, [weights[step]])
+            agree(
+                me,
+                found.value < 1e-5,
+                f"{build.__name__}, step {step}: {found.name} is {found.value:.1e} off one process "
+                "on the full batch: are the starts equal, is it the mean, in every step?",
+            )
+            gap = max(gap, found.value)
+        if stage in IN_BACKWARD and build is SmallCNN:  # the other may fit into one bucket
+            check_overlap(me, events)
+        kept = kept or events
+    return {"gap": gap, "events": kept}
+
+
+def check_overlap(me, events):
+    end = events.index(("backward is through",))
+    sent = [i for i, event in enumerate(events) if event[0] == "sent"]
+    last_ready = max(i for i, event in enumerate(events) if event[0] == "ready")
+    agree(me, all(i < end for i in sent), "something is sent after backward: send when it is ready")
+    agree(me, sent[0] < last_ready, "nothing is sent before the last gradient is ready")
+    agree(me, not any(events[i][2] for i in sent), "all_reduce(..., async_op=True), or backward waits")
+
+
+def agree(me, right, hint):
+    """Fail on all ranks if it is wrong on one: nobody is left waiting."""
+    told = [None] * me.world_size
+    dist.all_gather_object(told, None if right else hint)
+    wrong = [text for text in told if text]
+    assert not wrong, wrong[0]

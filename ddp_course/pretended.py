@@ -1,0 +1,46 @@
+"""GPUs for a lesson's command: this machine's own, or pretended ones where they can be."""
+
+from ddp_course import hardware
+from ddp_course.tools import rehearse
+
+NAME = "pretended GPU"  # as its driver calls it
+
+
+def gpus(n):
+    """What to put before a command that needs GPUs.
+
+    Parameters
+    ----------
+    n : int
+        How many to pretend where there are fewer than two real ones.
+
+    Returns
+    -------
+    str or None
+        "" if this machine has two GPUs or more; the words that start `rehearse`; None, after a
+        line that says what is missing, if GPUs can't be pretended here.
+    """
+    if hardware.count_gpus() >= 2:
+        return ""
+    missing = rehearse.missing()
+    if missing:
+        print(f"not run here: {missing}")
+        return None
+    return f"python -m ddp_course.tools.rehearse --gpus {n} --"
+
+
+def stamp(where):
+    """What `plots.stamp` writes under a picture: that no hardware was there, if it was not.
+
+    Parameters
+    ----------
+    where : dict
+        From ``results.load(...)["where"]``.
+
+    Returns
+    -------
+    dict or str
+    """
+    if NAME in where["device"]:
+        return f"pretended GPUs: torch {where['torch']}'s allocator, no hardware"
+    return where
