@@ -14,7 +14,7 @@ from ddp_course.process_group import process_group
 from ddp_course.tools.collectives import gather
 
 # A sum over the ranks that autograd knows: written out in lesson 02.
-AllReduce = runpy.run_path(str(Path(__file__).with_name("02_collectives.py")))["AllReduce"]
+AllReduce = runpy.run_path(str(Path(__file__).with_name("02_halves.py")))["AllReduce"]
 
 
 class HandMadeSyncBN(nn.BatchNorm2d):

@@ -2,11 +2,13 @@
 
     python -m ddp_course.tools.rehearse --gpus 4 -- python tests/workers/pretended.py FOLDER
 
-FOLDER/cases.json holds the cases; for each comes FOLDER/<case>.json. Ranks are forks of a process
-that has imported torch and has not looked for GPUs, so a launch costs a second; what starts
-processes itself, or needs torchrun to start it again, is a command.
+FOLDER/cases.json holds the cases; for each comes FOLDER/<case>.json, and in .txt what its rank 0
+printed. Ranks are forks of a process that has imported torch and has not looked for GPUs, so a
+launch costs a second; what starts processes itself, or needs torchrun to start it again, is a
+command.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -23,13 +25,17 @@ launching.PRELOAD += ["sklearn.datasets", "torchvision"]  # what scripts import 
 TIMEOUT = 150
 
 
-def run_script(path, args):
+def run_script(path, args, said):
+    """As `python path args`, in this rank; what rank 0 prints goes to a file."""
     multiprocessing.set_start_method(None, force=True)  # a loader's workers start as usual
     sys.argv = [path, *args]
-    runpy.run_path(path, run_name="__main__")
+    sys.path.insert(0, os.path.dirname(path))
+    printed = said if os.environ["RANK"] == "0" else os.devnull
+    with open(printed, "w") as out, contextlib.redirect_stdout(out):
+        runpy.run_path(path, run_name="__main__")
 
 
-def run(case):
+def run(case, printed):
     """(Did it end well?, what it printed if it didn't)"""
     if "command" in case:
         kept = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -38,7 +44,7 @@ def run(case):
         return done.returncode == 0, done.stdout
     try:
         ranks = {"ranks": case["ranks"], "env": case["env"], "timeout": TIMEOUT}
-        launching.elastic(run_script, case["script"], case["args"], **ranks)
+        launching.elastic(run_script, case["script"], case["args"], printed, **ranks)
     except Exception as error:
         return False, str(error)
     return True, ""
@@ -47,7 +53,7 @@ def run(case):
 def main(folder):
     for name, case in json.loads((folder / "cases.json").read_text()).items():
         start = time.monotonic()
-        well, said = run(case)
+        well, said = run(case, str(folder / f"{name}.txt"))
         found = {"well": well, "said": said, "seconds": time.monotonic() - start}
         (folder / f"{name}.json").write_text(json.dumps(found))
         print(f"{name}: {'ran' if well else 'FAILED'} in {found['seconds']:.1f} s", flush=True)
