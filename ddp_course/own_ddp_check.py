@@ -147,7 +147,9 @@ def check_overlap(me, events):
     last_ready = max(i for i, event in enumerate(events) if event[0] == "ready")
     agree(me, all(i < end for i in sent), "something is sent after backward: send when it is ready")
     agree(me, sent[0] < last_ready, "nothing is sent before the last gradient is ready")
-    agree(me, not any(events[i][2] for i in sent), "all_reduce(..., async_op=True), or backward waits")
+    agree(
+        me, not any(events[i][2] for i in sent), "all_reduce(..., async_op=True), or backward waits"
+    )
 
 
 def agree(me, right, hint):

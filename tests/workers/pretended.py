@@ -28,7 +28,7 @@ TIMEOUT = 150
 def run_script(path, args, said):
     """As `python path args`, in this rank; what rank 0 prints goes to a file."""
     multiprocessing.set_start_method(None, force=True)  # a loader's workers start as usual
-    sys.argv = [path, *args]
+    sys.argv, sys.path[0] = [path, *args], str(Path(path).parent)
     sys.path.insert(0, os.path.dirname(path))
     printed = said if os.environ["RANK"] == "0" else os.devnull
     with open(printed, "w") as out, contextlib.redirect_stdout(out):
