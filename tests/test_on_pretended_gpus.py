@@ -14,13 +14,14 @@ import pytest
 import torch
 from launch import ROOT, python
 
-from ddp_course import launches
+from ddp_course import checks, launches
 from ddp_course.tools import rehearse
 
 # One fixture runs them all, for minutes; the first test pays for that.
 pytestmark = pytest.mark.timeout(900)
 
 WORKERS = ROOT / "tests/workers"
+PROBE = WORKERS / "pretended_probe.py"
 LAUNCHES = launches.on_gpus()
 # What else scripts run on a GPU; hardware.py decides by numbers, tested without any GPU.
 MODULES = ["process_group", "results", "tools/checkpoint", "tools/collectives",
@@ -65,11 +66,9 @@ def cases(folder):
     gpus = {name: 4 if name in ALONE else max(2, LAUNCHES[name].gpus) for name in RUN}
     found = {name: case(name, folder / name, gpus[name]) for name in RUN}
     found |= {f"{name} shared": case(name, folder / f"{name} shared", 1) for name in SHARED}
-    found["cluster_check"] = found[
-        "11_cluster_check"
-    ] | {  # which joins by itself, without a lesson
-        "script": str(ROOT / "ddp_course/tools/cluster_check.py")
-    }
+    tool = ROOT / "ddp_course/tools/cluster_check.py"  # without a lesson it joins by itself
+    found["cluster_check"] = found["11_cluster_check"] | {"script": str(tool)}
+    found["probe"] = found["00_hello"] | {"script": str(PROBE)}
     found["03_ddp cpu"] = case("03_ddp", folder / "03_ddp cpu", 2, device="cpu")
     found["09_train killed"] = case("09_train", folder / "09_train killed", 2, "--kill", "1:25")
     return found
@@ -127,44 +126,66 @@ def test_script_on_one_gpu_that_two_ranks_share(ran, name):
     assert devices(found) == {"cpu" if name in ON_THE_CPU else "pretended GPU"}
 
 
+def test_cluster_check_without_the_course(ran):
+    assert ran["cluster_check"]["well"], ran["cluster_check"]["said"]
+
+
 def cuda_statements():
-    """{"file.py: first line of the statement": (path, all its lines)}"""
-    found = {}
+    """[("file.py: first line of the statement", its path, all its lines)]"""
+    found = []
     for path in FILES:
         source = path.read_text()
         for first, lines in cuda_lines.find(source).items():
             text = source.splitlines()[first - 1].strip()
-            found.setdefault(f"{path.name}: {text}", []).append((str(path), lines))
+            found.append((f"{path.name}: {text}", str(path), lines))
     return found
 
 
+def test_every_cuda_line_has_run(ran):
+    found = cuda_statements()
+    never = {words for words, path, lines in found if not {(path, n) for n in lines} & ran["seen"]}
+    assert never - {*NEVER_RUN} == set(), "no rank has run these"
+    assert {*NEVER_RUN} <= never, "these have run: NEVER_RUN need not excuse them"
+
+
+def test_lines_that_did_not_run_are_not_seen(ran):
+    """The trace sees what ran, and nothing else: the probe has lines of both kinds."""
+    assert ran["probe"]["well"], ran["probe"]["said"]
+    seen = {n for path, n in ran["seen"] if path == str(PROBE)}
+    ends = {n: t.rpartition("# ")[2] for n, t in enumerate(PROBE.read_text().splitlines(), 1)}
+    assert {n for n in ends if ends[n] == "runs"} <= seen
+    assert not {n for n in ends if ends[n] == "never"} & seen
+
+
+# ---- Parity: the same numbers as elsewhere ----
+def losses(ran, case):
+    text = (ran["folder"] / f"{case}.txt").read_text()
+    return [float(x) for x in re.findall(r"mean loss (\d+\.\d+)", text)]
+
+
+def test_a_training_is_that_of_the_cpu(ran):
+    """03_ddp: losses as printed, weights, and accuracy after three epochs."""
+    both = ("03_ddp", "03_ddp cpu")
+    assert ran["03_ddp cpu"]["well"] and devices(ran["03_ddp cpu"]) == {"cpu"}
+    here, there = (losses(ran, case) for case in both)
+    assert len(here) == 3 and here[0] > here[-1] and here == pytest.approx(there, abs=2e-4)
+    files = [ran["folder"] / case / "03_ddp.pt" for case in both]
+    here, there = (torch.load(file, map_location="cpu", weights_only=True) for file in files)
+    assert checks.parity(there, [here]).value < 1e-5
+    here, there = (ran[case]["results"]["03_ddp"]["accuracy"] for case in both)
+    assert here == there > 0.8
+
+
 def ranks_of(ran, case):
-    ((ranks,),) = [[r["ranks"] for r in ran[case]["results"].values()]]
-    return ranks
-
-
-def test_training_is_that_of_the_cpu(ran):
-    """03_ddp: the weights after three epochs, as the CPU's kernels round."""
-    one, two = (torch.load(ran["folder"] / c / "03_ddp.pt", map_location="cpu", weights_only=True)
-                for c in ("03_ddp", "03_ddp cpu"))  # fmt: skip
-    assert checks.parity(one, [two]).value < 1e-5
-    accuracies = [ran[c]["results"]["03_ddp"]["accuracy"] for c in ("03_ddp", "03_ddp cpu")]
-    assert accuracies[0] == pytest.approx(accuracies[1]) and accuracies[0] > 0.8
-    assert devices(ran["03_ddp cpu"]) == {"cpu"}
+    (result,) = ran[case]["results"].values()
+    return result["ranks"]
 
 
 @pytest.mark.parametrize("case", ["08_batchnorm", "08_batchnorm shared"])
-def test_torchs_syncbatchnorm_is_one_process(ran, case):
+def test_syncbatchnorm_sees_the_whole_batch(ran, case):
     for rank in ranks_of(ran, case):
-        assert max(rank["SyncBatchNorm"].values()) < 1e-6
         assert rank["gap"]["BatchNorm2d"]["weights"] > 1e-4
-
-
-def test_killed_and_resumed_to_the_bit(ran):
-    whole, killed = ranks_of(ran, "09_train"), ranks_of(ran, "09_train killed")
-    assert [r["first"] for r in whole + killed] == [0, 0, 20, 20]
-    assert len({r["digest"] for r in whole + killed}) == 1
-    assert ran["14_killed"]["results"]["14_train"]["first"] == 100
+        assert 0 <= rank["SyncBatchNorm"]["weights"] < 1e-6
 
 
 def test_data_parallel_needs_most_memory_on_gpu_0(ran):
@@ -173,15 +194,9 @@ def test_data_parallel_needs_most_memory_on_gpu_0(ran):
     assert len(others) == 3 and len({*others}) == 1 and first > 1.2 * others[0]
 
 
-def test_cluster_check_without_the_course(ran):
-    assert ran["cluster_check"]["well"], ran["cluster_check"]["said"]
-
-
-def test_every_cuda_line_has_run(ran):
-    never = {}
-    for path in FILES:
-        source = path.read_text().splitlines()
-        for line, lines in cuda_lines.find(path.read_text()).items():
-            if not any((str(path), n) in ran["seen"] for n in lines):
-                never[f"{path.name}: {source[line - 1].strip()}"] = line
-    assert {*never} == {*NEVER_RUN}
+def test_a_killed_training_ends_with_the_same_bits(ran):
+    assert ran["09_train killed"]["well"], ran["09_train killed"]["said"]
+    whole, killed = ranks_of(ran, "09_train"), ranks_of(ran, "09_train killed")
+    assert [r["first"] for r in whole + killed] == [0, 0, 20, 20]
+    assert len({r["digest"] for r in whole + killed}) == 1
+    assert ran["14_killed"]["results"]["14_train"]["first"] == 100

@@ -4,8 +4,7 @@
 
 FOLDER/cases.json holds the cases; for each comes FOLDER/<case>.json, and in .txt what its rank 0
 printed. Ranks are forks of a process that has imported torch and has not looked for GPUs, so a
-launch costs a second; what starts processes itself, or needs torchrun to start it again, is a
-command.
+launch costs a second; what starts its processes itself is a command.
 """
 
 import contextlib
@@ -28,8 +27,7 @@ TIMEOUT = 150
 def run_script(path, args, said):
     """As `python path args`, in this rank; what rank 0 prints goes to a file."""
     multiprocessing.set_start_method(None, force=True)  # a loader's workers start as usual
-    sys.argv, sys.path[0] = [path, *args], str(Path(path).parent)
-    sys.path.insert(0, os.path.dirname(path))
+    sys.argv, sys.path[0] = [path, *args], os.path.dirname(path)
     printed = said if os.environ["RANK"] == "0" else os.devnull
     with open(printed, "w") as out, contextlib.redirect_stdout(out):
         runpy.run_path(path, run_name="__main__")
@@ -43,8 +41,9 @@ def run(case, printed):
         done = subprocess.run(case["command"], env=env, timeout=TIMEOUT, **kept)
         return done.returncode == 0, done.stdout
     try:
-        ranks = {"ranks": case["ranks"], "env": case["env"], "timeout": TIMEOUT}
-        launching.elastic(run_script, case["script"], case["args"], printed, **ranks)
+        how = {name: case[name] for name in ("ranks", "env", "restarts")}
+        args = case["script"], case["args"], printed
+        launching.elastic(run_script, *args, timeout=TIMEOUT, **how)
     except Exception as error:
         return False, str(error)
     return True, ""
