@@ -14,7 +14,8 @@ import pytest
 import torch
 from launch import ROOT, python
 
-from ddp_course import checks, launches
+from ddp_course import checks, gpu_report, launches
+from ddp_course.claims import CLAIMS, HELD, judge
 from ddp_course.tools import rehearse
 
 # One fixture runs them all, for minutes; the first test pays for that.
@@ -155,6 +156,27 @@ def test_lines_that_did_not_run_are_not_seen(ran):
     ends = {n: t.rpartition("# ")[2] for n, t in enumerate(PROBE.read_text().splitlines(), 1)}
     assert {n for n in ends if ends[n] == "runs"} <= seen
     assert not {n for n in ends if ends[n] == "never"} & seen
+
+
+# ---- The report of a GPU box reads these results ----
+def result(ran, name):
+    """As `gpu_report` takes it: the file of the script's name, or the only one."""
+    return ran[name]["results"].get(name) or next(iter(ran[name]["results"].values()))
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: f"{c.script}: {c.says}")
+def test_claims_hold(ran, claim):
+    verdict, why = judge(claim, result(ran, claim.script))
+    if "accuracy" in claim.relation and claim.script in ARGS:  # not trained to the end here
+        assert not why
+    else:
+        assert verdict == HELD, why
+
+
+def test_figures_are_found(ran):
+    rows = gpu_report.figures({name: result(ran, name) for name in gpu_report.MEASURES})
+    assert {row[0] for row in rows} == {*gpu_report.MEASURES}
+    assert [row for row in rows if row[3] is None] == []
 
 
 # ---- Parity: the same numbers as elsewhere ----
