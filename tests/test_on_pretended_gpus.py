@@ -44,7 +44,7 @@ NOT_SHARED = {  # these are on the CPU then
 }
 ON_THE_CPU = {"02_some_ranks"}  # if shared: gloo sends no CUDA tensors from point to point
 NEVER_RUN = {}  # {"file.py: the line": reason}
-RUN = sorted({*LAUNCHES} - {*NO_GPU})
+RUN = sorted({*LAUNCHES} - {*NOT_HERE})
 ALONE = {name for name in RUN if LAUNCHES[name].how == "alone"}
 SHARED = [n for n in RUN if LAUNCHES[n].gpus == 1 and n not in ALONE and n not in NOT_SHARED]
 
