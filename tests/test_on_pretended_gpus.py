@@ -33,7 +33,7 @@ FILES += [ROOT / f"ddp_course/{name}.py" for name in MODULES]
 # Shorter than in the lesson, where that shows no less; 14_killed dies at step 130 of 23 an epoch.
 ARGS = {"03_ddp": ["--epochs", "3"], "07_amp": ["--epochs", "2"], "09_train": ["--epochs", "2"],
         "14_killed": ["--epochs", "6"], "14_train": ["--epochs", "2"]}  # fmt: skip
-NO_GPU = {
+NOT_HERE = {
     "02_spawn": "gloo by name: how ranks meet, not what they compute on",
     "11_who": "gloo by name: who is told which number",
 }
