@@ -34,6 +34,8 @@ FILES += [ROOT / f"ddp_course/{name}.py" for name in MODULES]
 ARGS = {"03_ddp": ["--epochs", "3"], "07_amp": ["--epochs", "2"], "09_train": ["--epochs", "2"],
         "14_killed": ["--epochs", "6"], "14_train": ["--epochs", "2"]}  # fmt: skip
 NOT_HERE = {
+    "01_gil": "measures time, for long; no line of it is for GPUs",
+    "13_overhead": "measures time, for long; no line of it is for GPUs",
     "02_spawn": "gloo by name: how ranks meet, not what they compute on",
     "11_who": "gloo by name: who is told which number",
 }
