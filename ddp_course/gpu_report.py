@@ -31,33 +31,39 @@ HEAVIER = {"07_amp": ("--model", "resnet18", "--batch-size", "718", "--epochs", 
 def figures(runs):
     """What was measured: [script, ranks and backend, what, value, unit].
 
-    Those in MiB can be told of pretended GPUs, too; all others are of time.
+    Those in MiB can be told of pretended GPUs, too; all others are of time. The value is None where
+    a result is not as its script wrote it when this was written: then `what` says what is missing.
     """
-    rows, ways = [], {"00_hello": _link, "01_dp_vs_ddp": _dp, "07_amp": _amp, "13_scaling": _speed}
-    for script, measure in ways.items():
+    rows = []
+    for script, measure in MEASURES.items():
         run = runs.get(script)
         if not isinstance(run, dict):
             continue
         here = f"{run['where']['world_size']} × {run['where']['backend']}"
         try:
             rows += [[script, here, *row] for row in measure(run)]
-        except (KeyError, IndexError):  # the lesson was rewritten, and its result is another
-            continue
+        except Exception as error:
+            rows.append([script, here, f"{type(error).__name__}: {error}", None, "MiB"])
     return rows
 
 
 def _link(run):
-    yield "all-reduce of 16 MiB, bus bandwidth", run["busbw"], "GB/s"
+    n = run["where"]["world_size"]
+    median = {nbytes: q[1] for nbytes, q in zip(run["sizes"], run["seconds"][str(n)])}
+    largest = max(median)
+    busbw = 2 * (n - 1) / n * largest / median[largest]
+    yield f"all-reduce of {min(median)} bytes", 1e6 * median[min(median)], "µs"
+    yield f"all-reduce of {largest / 2**20:.0f} MiB, bus bandwidth", busbw / 1e9, "GB/s"
 
 
 def _dp(run):
-    ranks, both = run["ddp"]["ranks"], run.get("dp")
-    yield "DDP, all ranks", sum(r["images_per_s"] for r in ranks), "images/s"
-    yield "DDP, largest peak of a rank", max(r["peak"] for r in ranks) / 2**20, "MiB"
-    if both:
-        yield "DataParallel, all GPUs", both["all"]["images_per_s"], "images/s"
-        for gpu, peak in enumerate(both["all"]["peak_by_gpu"]):
-            yield f"DataParallel, peak of GPU {gpu}", peak / 2**20, "MiB"
+    for gpu, peak in enumerate(run["gpu"]["peaks"]):
+        yield f"DataParallel, peak of GPU {gpu}", peak / 2**20, "MiB"
+
+
+def _ddp(run):
+    yield "one process", run["alone"]["images_per_s"], "images/s"
+    yield "DDP, all ranks", sum(r["images_per_s"] for r in run["ranks"]), "images/s"
 
 
 def _amp(run):
@@ -76,13 +82,22 @@ def _speed(run):
             yield (
                 f"{kind.removesuffix(f' {of}')}, {of}",
                 1e3 * of * run["batch"] / ms[kind],
-                ("images/s"),
+                "images/s",
             )
     if n > 1:  # as lesson 13 predicts it, from a small message and a large one
         small, large = (ms[f"all-reduce {nbytes} {n}"] for nbytes in (4, 2**20))
         alone = small + (large - small) * run["gradient bytes"] / 2**20
         yield "all-reduce of the gradients by itself", alone, "ms"
         yield "of it not hidden behind backward", ms[f"weak {n}"] - ms[f"independent {n}"], "ms"
+
+
+MEASURES = {
+    "00_message_cost": _link,
+    "01_data_parallel": _dp,
+    "01_dp_vs_ddp": _ddp,
+    "07_amp": _amp,
+    "13_scaling": _speed,
+}
 
 
 def machine(gpus):
@@ -111,6 +126,8 @@ def run_script(name, launch, gpus, pretended, timeout):
             "DDP_COURSE_DEVICE": "cuda",
             "OMP_NUM_THREADS": str(max(1, hardware.count_cores() // ranks)),
         }
+        if launch.how == "alone":  # it takes all GPUs; its lesson has four
+            env["CUDA_VISIBLE_DEVICES"] = launches.visible(min(gpus, 4))
         words = launch.command(ranks, *(() if pretended else HEAVIER.get(name, ())))
         (ended,) = nodes.launch([words], timeout, env)
         if ended.code is None:
@@ -144,7 +161,8 @@ def page(report):
         lines.append(f"| {c['lesson']} | {c['says']} | {found} | `{c['relation']}` |")
     lines += ["", "| script | ranks | measured | |", "|---|---|---|---|"]
     for script, here, what, value, unit in report["figures"]:
-        lines.append(f"| {script} | {here} | {what} | {value:,.4g} {unit} |")
+        found = "" if value is None else f"{value:,.4g} {unit}"
+        lines.append(f"| {script} | {here} | {_cell(what)} | {found} |")
     lines += ["", "| script | ranks | backend | |", "|---|---|---|---|"]
     for name, r in report["scripts"].items():
         lines.append(
@@ -184,7 +202,7 @@ def main(words=None):
         {"lesson": c.script[:2], "script": c.script, "says": c.says, "relation": c.relation,
          "ranks": report["scripts"].get(c.script, {}).get("ranks"), "verdict": verdict, "why": why}
         for c in CLAIMS
-        for verdict, why in [judge(c, runs.get(c.script, "the course has no such script"), gpus)]
+        for verdict, why in [judge(c, runs.get(c.script, "the course has no such script"))]
     ]  # fmt: skip
     report["figures"] = [row for row in figures(runs) if row[-1] == "MiB" or not pretended]
     report["results"] = {} if pretended else runs  # all that was found, with the times

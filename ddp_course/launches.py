@@ -25,6 +25,8 @@ ON_NODES = re.compile(r'on_nodes\(\s*"(?P<torchrun>\w+)"')  # lesson 11: one tor
 
 # The lesson compares its bits with those of the CPU; what it is about, a restart, GPUs have too.
 ALSO_ON_GPUS = {"14_killed"}
+# The reader's own file may have empty stages.
+ARGUMENTS = {"03_own_ddp_check": ("03_own_ddp_solution",)}
 
 
 class Launch(NamedTuple):
@@ -43,6 +45,8 @@ class Launch(NamedTuple):
         The lesson takes as many ranks as there are GPUs.
     gpus : int
         That a machine must have.
+    args : tuple of str
+        Of the script.
     """
 
     script: Path
@@ -51,6 +55,7 @@ class Launch(NamedTuple):
     least: int = 2
     grows: bool = False
     gpus: int = 1
+    args: tuple = ()
 
     def ranks(self, gpus):
         """Ranks on a machine with so many GPUs."""
@@ -60,7 +65,7 @@ class Launch(NamedTuple):
 
     def command(self, ranks, *args):
         """The words to type, for `ddp_course.nodes.launch`."""
-        script = [str(self.script), *map(str, args)]
+        script = [str(self.script), *self.args, *map(str, args)]
         if self.how == "torchrun":
             return ["torchrun", *self.flags, "--nproc-per-node", str(ranks), *script]
         return [sys.executable, *script, *(["--ranks", str(ranks)] if self.how == "spawn" else [])]
@@ -98,7 +103,9 @@ def on_gpus(root=ROOT):
             if "cuda" not in source:
                 continue
             own = own | {"gpus": 4}  # 10_two_devices: its group is gloo's, its model on two GPUs
-        found[name] = Launch(script, **own)
+        elif own["how"] == "alone" and "DataParallel" in source:
+            own = own | {"gpus": 2}  # with one it moves nothing
+        found[name] = Launch(script, args=ARGUMENTS.get(name, ()), **own)
     return found
 
 

@@ -102,7 +102,8 @@ def measure(me):
     """Two halves, each {kind: seconds of each step}: who begins has a little more to do."""
     args = course.settings(["--epochs", str(EPOCHS), "--batch", str(BATCH)])
     n = len(course.data.load("digits").train)
-    loops = {"course": lambda: course.train(args, me), "plain": lambda: plain(me, n)}
+    here = me.device.index or 0, me.device.type == "cuda"
+    loops = {"course": lambda: course.train(args, *here), "plain": lambda: plain(me, n)}
     halves = []
     for order in (loops, dict(reversed(loops.items()))):
         with contextlib.redirect_stdout(io.StringIO()):

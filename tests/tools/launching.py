@@ -26,7 +26,7 @@ PRELOAD = ["torch", "torch._dynamo"]
 HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")]
 
 
-def elastic(function, *args, ranks=2, env=None, timeout=60):
+def elastic(function, *args, ranks=2, env=None, timeout=60, restarts=0):
     """Run a function on the ranks of one launch, without the cost of importing torch in each.
 
     Torch's `elastic_launch`, which is what torchrun calls, in this process. Call it in the main
@@ -46,6 +46,8 @@ def elastic(function, *args, ranks=2, env=None, timeout=60):
         what it has set since.
     timeout : float
         Seconds; the ranks are killed then.
+    restarts : int
+        How often torchrun starts all ranks again when one has died.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def elastic(function, *args, ranks=2, env=None, timeout=60):
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=ranks, run_id=uuid.uuid4().hex,
             rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-            max_restarts=0, start_method="forkserver",
+            max_restarts=restarts, start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=logs, redirects=Std.ALL),
         )  # fmt: skip
         late = threading.Timer(timeout, _kill_ranks)

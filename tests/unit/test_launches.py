@@ -94,8 +94,9 @@ def test_visible():
 
 
 def test_the_course_s_own():
-    """Lessons 05 to 16; how the others start theirs is for them to say."""
     found = launches.on_gpus()
+    assert found["01_data_parallel"].how == "alone" and found["01_data_parallel"].gpus == 2
+    assert found["03_own_ddp_check"].command(2)[-1] == "03_own_ddp_solution"
     assert found["14_killed"].flags == ("--standalone", "--max-restarts", "1")
     assert found["10_two_devices"].gpus == 4 and found["14_train"].least == 1
     assert found["07_amp"].least == 1 and found["07_scaler"].least == 2
