@@ -17,16 +17,18 @@ def gpus(n):
     Returns
     -------
     str or None
-        "" if this machine has two GPUs or more; the words that start `rehearse`; None, after a
-        line that says what is missing, if GPUs can't be pretended here.
+        Words that let the command's ranks take the GPUs of a machine that has two or more, and
+        start `rehearse` on others; None, after a line that says what is missing, if GPUs can't
+        be pretended here.
     """
+    take = f"env {hardware.ENV_DEVICE}=cuda"
     if hardware.count_gpus() >= 2:
-        return ""
+        return take
     missing = rehearse.missing()
     if missing:
         print(f"not run here: {missing}")
         return None
-    return f"python -m ddp_course.tools.rehearse --gpus {n} --"
+    return f"{take} python -m ddp_course.tools.rehearse --gpus {n} --"
 
 
 def stamp(where):

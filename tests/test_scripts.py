@@ -13,7 +13,9 @@ from lessons import NOTEBOOKS, SCRIPTS, code_cells, read
 from ddp_course import launches, nodes
 
 # How many ranks the names in a lesson's launch line stand for, on a machine without GPUs.
-LAUNCH = re.compile(r"!.*torchrun .*--nproc-per-node \{([\w.]+)\} \.\./scripts/(\w+)\.py")
+LAUNCH = re.compile(
+    r"!(?!.*on_gpu).*torchrun .*--nproc-per-node \{([\w.]+)\}[ \\\n]+\.\./scripts/(\w+)\.py"
+)
 MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
@@ -23,13 +25,13 @@ ON_NODES = re.compile(r'on_nodes\(\s*"(\w+)"')  # lesson 11: a torchrun for each
 NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
 SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 # Theirs are pretended where there are none: test_on_pretended_gpus.py.
-ON_GPUS = re.compile(r"!\{on_gpus\} python \.\./scripts/(\w+)\.py")
+ON_GPUS = re.compile(r"\{on_gpus?\} [^\n!]*(?:\\\n *)?\.\./scripts/(\w+)\.py")
 ALONE = {"03_single"}
 ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
 TEXT = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
-GPU_ONLY = {*ON_GPUS.findall(TEXT)}
+GPU_ONLY = {*ON_GPUS.findall(TEXT)} - {name for _, name in LAUNCH.findall(TEXT)}
 
 
 def launched():
