@@ -62,7 +62,7 @@ def _unlabelled(ax):
 def _points(artist, ax):
     """Corners of what an artist draws, in data coordinates; nan where another system rules."""
     if isinstance(artist, Line2D):
-        points, transform = np.column_stack(artist.get_data()), artist.get_transform()
+        points, transform = artist.get_xydata(), artist.get_transform()  # words as numbers
     elif isinstance(artist, PathCollection):
         points, transform = artist.get_offsets(), artist.get_offset_transform()
     elif isinstance(artist, Collection):

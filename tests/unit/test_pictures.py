@@ -110,6 +110,12 @@ def words_need_no_label():
     return fig
 
 
+def words_on_an_axis():
+    fig, ax = picture(ylabel="")
+    ax.plot([1, 2], ["one way", "another"], "o")
+    return fig
+
+
 def outside_on_purpose():
     fig, ax = picture()
     ax.plot([1, 2, 3], clip_on=False)
@@ -124,8 +130,8 @@ def title_of_the_figure():
 
 
 @pytest.mark.parametrize("draw", [
-    all_inside, off_axes_without_labels, words_need_no_label, outside_on_purpose,
-    title_of_the_figure,
+    all_inside, off_axes_without_labels, words_need_no_label, words_on_an_axis,
+    outside_on_purpose, title_of_the_figure,
 ])  # fmt: skip
 def test_accepted(draw):
     fig = draw()
