@@ -157,6 +157,7 @@ def test_the_report(two_gpus, pretended, monkeypatch, tmp_path):
     assert verdicts["09_train"] == NOT_HELD and "**not held**" in text
     assert verdicts["14_killed"] == verdicts["10_two_devices"] == NOT_RUN
     assert report["scripts"]["10_two_devices"]["ended"] == "needs 4 GPUs"
+    assert (verdicts["03_compile"] == NOT_RUN) == pretended
     units = {row[-1] for row in report["figures"]}
     assert units == ({"MiB"} if pretended else {"MiB", "ms", "times"})
     assert (report["results"] == {}) == pretended == ("Pretended" in text) == (" ms |" not in text)

@@ -14,6 +14,7 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,8 +25,11 @@ launching.PRELOAD += ["sklearn.datasets", "torchvision"]  # what scripts import 
 TIMEOUT = 150
 
 
-def run_script(path, args, said):
+def run_script(path, args, said, traced):
     """As `python path args`, in this rank; what rank 0 prints goes to a file."""
+    if not traced:  # it would cost a third
+        sys.settrace(None)
+        threading.settrace(None)
     multiprocessing.set_start_method(None, force=True)  # a loader's workers start as usual
     sys.argv, sys.path[0] = [path, *args], os.path.dirname(path)
     printed = said if os.environ["RANK"] == "0" else os.devnull
@@ -42,7 +46,7 @@ def run(case, printed):
         return done.returncode == 0, done.stdout
     try:
         how = {name: case[name] for name in ("ranks", "env", "restarts")}
-        args = case["script"], case["args"], printed
+        args = case["script"], case["args"], printed, case["traced"]
         launching.elastic(run_script, *args, timeout=TIMEOUT, **how)
     except Exception as error:
         return False, str(error)
