@@ -16,6 +16,19 @@ COMMUNICATE = [n for n in dir(dist) if n.startswith(VERBS) and callable(getattr(
 _block = count()  # all ranks watch the same blocks, so they agree on its number
 
 
+class Handle:
+    """What an asynchronous call returns; it knows whether somebody waited."""
+
+    def __init__(self, work, still_open):
+        self.work, self.open = work, still_open
+        still_open.append(self)
+
+    def wait(self, *args):
+        if self in self.open:
+            self.open.remove(self)
+        return self.work.wait(*args)
+
+
 class Watched:
     """What a rank called, and in which round the last message reached it.
 
@@ -23,6 +36,8 @@ class Watched:
     ----------
     calls : Counter
         By name, of every function of ``torch.distributed`` that communicates.
+    open : list
+        Asynchronous calls that nobody has waited for.
     round : int
         A message leaves one round later than the newest that its sender had received or sent
         before (Lamport's clock): 0 on a rank that neither sent nor received.
@@ -30,6 +45,7 @@ class Watched:
 
     def __init__(self, me):
         self.me, self.calls, self.round, self.messages = me, Counter(), 0, Counter()
+        self.open = []
         # The clock of a message travels beside it, through the store that the ranks met at.
         self.store = dist.PrefixStore(f"rounds {next(_block)}", c10d._get_default_store())
 
@@ -52,8 +68,10 @@ class Watched:
         def watched(*args, **kwargs):
             self.calls[name] += 1
             if name in ("send", "isend"):
-                self.sent(kwargs["dst"] if "dst" in kwargs else args[1])
+                self.sent(kwargs.get("dst", kwargs.get("group_dst", args[1] if args[1:] else 0)))
             out = real(*args, **kwargs)
+            if kwargs.get("async_op"):
+                out = Handle(out, self.open)
             if name == "recv":
                 self.received(out)  # recv returns the rank that it heard
             return out
@@ -62,16 +80,20 @@ class Watched:
 
 
 @contextmanager
-def watched(me):
+def watched(me, attempt):
     """Watch this rank's calls of ``torch.distributed`` in a block."""
     seen, real = Watched(me), {name: getattr(dist, name) for name in COMMUNICATE}
+    imported = {k: v for k, v in attempt.__globals__.items() if v in real.values()}
     for name in COMMUNICATE:
         setattr(dist, name, seen.watch(name))
+    for k, v in imported.items():  # from torch.distributed import send
+        attempt.__globals__[k] = getattr(dist, v.__name__)
     try:
         yield seen
     finally:
         for name, function in real.items():
             setattr(dist, name, function)
+        attempt.__globals__.update(imported)
 
 
 def refuse_other_calls(seen, allowed):
@@ -87,8 +109,10 @@ def check_broadcast(me, attempt, size):
     mine = torch.arange(size, dtype=torch.float32, device=me.device) + 100 * me.rank
     expected = mine.clone()
     dist.broadcast(expected, src=0)
-    with watched(me) as seen:
+    with watched(me, attempt) as seen:
         attempt(mine, me.rank, me.world_size)
+    heard = torch.tensor(seen.calls["recv"] > 0 or me.rank == 0, device=me.device).int()
+    dist.all_reduce(heard, dist.ReduceOp.MIN)
     last = torch.tensor(seen.round, device=me.device)
     dist.all_reduce(last, dist.ReduceOp.MAX)
     refuse_other_calls(seen, ("send", "recv"))
@@ -96,6 +120,7 @@ def check_broadcast(me, attempt, size):
         f"rank {me.rank} holds {mine[:3].tolist()}..., rank 0 sent {expected[:3].tolist()}...: "
         "who sends to this rank, and in which round?"
     )
+    assert heard.item(), "some rank has no dist.recv: only messages bring rank 0's tensor"
     rounds = math.ceil(math.log2(me.world_size))
     assert last.item() <= rounds, (
         f"the last message left in round {last.item()}, and {rounds} rounds are enough for "
@@ -109,18 +134,20 @@ def check_gather(me, attempt, size):
     before = mine.clone()
     expected = [torch.empty_like(mine) for _ in range(me.world_size)]
     dist.all_gather(expected, mine)
-    with watched(me) as seen:
+    with watched(me, attempt) as seen:
         got = attempt(mine, me.rank, me.world_size)
     refuse_other_calls(seen, ("broadcast",))
+    assert not seen.open, "a broadcast with async_op=True that nobody waited for"
     assert isinstance(got, (list, tuple)) and len(got) == me.world_size, (
         f"return a list of {me.world_size} tensors, one a rank"
     )
     for src, (g, e) in enumerate(zip(got, expected)):
+        assert isinstance(g, torch.Tensor), "return tensors"
         assert torch.equal(g, e), (
             f"rank {me.rank} has {g[:3].tolist()}... from rank {src}, not {e[:3].tolist()}...: "
             "does every rank broadcast its own copy, and into memory of its own?"
         )
     assert torch.equal(mine, before), "the input was overwritten: broadcast into a clone"
-    assert seen.calls["broadcast"] <= me.world_size, (
+    assert seen.calls["broadcast"] == me.world_size, (
         f"{seen.calls['broadcast']} broadcasts: {me.world_size} are enough, one from each rank"
     )

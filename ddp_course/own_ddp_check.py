@@ -1,6 +1,7 @@
 """Checks of lesson 03's exercise: is a wrapper that somebody wrote as good as DDP?"""
 
 import copy
+import inspect
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,20 @@ class Odd(nn.Module):
         return self.head(x) if self.unused else self.head(x) + self.spare(x)
 
 
+class Forked(nn.Module):
+    """Two branches, begun in another order on every other rank: gradients come in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Linear(64, 300, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        branches = [self.left, lambda x: self.right(x.relu())]  # else both gradients are the same
+        if dist.get_rank() % 2:
+            branches.reverse()
+        return sum(branch(x.flatten(1)) for branch in branches)
+
+
 def batch(me, step):
     """The global batch of a step, the same on every rank: 8 samples for each."""
     g = torch.Generator().manual_seed(step)
@@ -37,21 +52,46 @@ def batch(me, step):
     return x.to(me.device), y.to(me.device)
 
 
+class Waited:
+    """A Work that knows whether somebody waited for it."""
+
+    def __init__(self, work, sent):
+        self._work, self._sent = work, sent
+
+    def wait(self, *args):
+        assert self in self._sent.open, "waits twice for one message: forget it after finish()"
+        self._sent.open.remove(self)
+        self._sent.events.append(("waited",))
+        return self._work.wait(*args)
+
+    def get_future(self):
+        self._sent.open.remove(self)
+        return self._work.get_future()
+
+    def __getattr__(self, name):
+        return getattr(self._work, name)
+
+
 class Sent:
     """In a ``with`` block, notes each all-reduce: its bytes, and whether it was asynchronous."""
 
     def __init__(self, events):
-        self.events = events
+        self.events, self.open = events, []
 
     def __enter__(self):
         self.real = dist.all_reduce
 
         def all_reduce(tensor, *args, **kwargs):
-            waits = not (kwargs.get("async_op") or True in args)
+            called = inspect.signature(self.real).bind(tensor, *args, **kwargs)
+            waits = not called.arguments.get("async_op")
             self.events.append(("sent", tensor.nbytes, waits))
-            return self.real(tensor, *args, **kwargs)
+            out = self.real(tensor, *args, **kwargs)
+            if not waits:
+                self.open.append(out := Waited(out, self))
+            return out
 
         dist.all_reduce = all_reduce
+        return self
 
     def __exit__(self, *_):
         dist.all_reduce = self.real
@@ -61,10 +101,11 @@ def one_step(me, step, wrapped, optimizer, events):
     """Forward, backward, finish() and step on this rank's share; `events` gets what happened."""
     x, y = (t.chunk(me.world_size)[me.rank] for t in batch(me, step))
     optimizer.zero_grad()
-    with Sent(events):
+    with Sent(events) as sent:
         F.cross_entropy(wrapped(x), y).backward()
         events.append(("backward is through",))
         wrapped.finish()
+    agree(me, not sent.open, "finish() returned before it waited for every message")
     optimizer.step()
 
 
@@ -107,7 +148,7 @@ def check(me, stage, wrapper):
     Parameters
     ----------
     me : Ranks
-    stage : {"PerParameter", "Flat", "Hooks", "Buckets", "NoSync"}
+    stage : {"PerParameter", "Flat", "Hooks", "Buckets"}
     wrapper : class
         Takes a module; an nn.Module with ``forward`` and ``finish``.
 
@@ -124,22 +165,42 @@ def check(me, stage, wrapper):
     """
     torch.backends.cudnn.allow_tf32 = False  # 10 bits of fraction would hide a gap of 1e-5
     gap, kept = 0.0, None
-    for build in (SmallCNN, Odd):
+    for build in (SmallCNN, Odd, *([Forked] if stage == "Buckets" else [])):
         wrapped, weights, events = trained(me, wrapper, build, seed=me.rank)
         agree(me, isinstance(wrapped, nn.Module), "make the wrapper an nn.Module, as DDP is")
         for step, expected in enumerate(one_process(me, build)):
             found = checks.parity(expected, [weights[step]])
+            look_at = "are the starts equal, is it the mean, in every step?"
+            if build is Forked:
+                look_at = "on rank 1 gradients come in another order: does bucket b wait for b - 1?"
             agree(
                 me,
                 found.value < 1e-5,
                 f"{build.__name__}, step {step}: {found.name} is {found.value:.1e} off one process "
-                "on the full batch: are the starts equal, is it the mean, in every step?",
+                f"on the full batch: {look_at}",
             )
             gap = max(gap, found.value)
+        check_messages(me, stage, wrapped, events)
         if stage in IN_BACKWARD and build is SmallCNN:  # the other may fit into one bucket
             check_overlap(me, events)
-        kept = kept or events
+        kept = kept or [event for event in events if event != ("waited",)]
     return {"gap": gap, "events": kept}
+
+
+def check_messages(me, stage, wrapped, events, cap=64 * 1024):
+    """Is it the stage that its name says?"""
+    sizes = [event[1] for event in events if event[0] == "sent"]
+    each = [p.nbytes for p in wrapped.parameters() if p.requires_grad]
+    agree(me, sizes, "no dist.all_reduce was seen: write dist.all_reduce(...), as Flat does")
+    agree(me, sum(sizes) == sum(each), f"{sum(sizes)} bytes sent, the gradients have {sum(each)}")
+    if stage in ("PerParameter", "Hooks"):
+        agree(
+            me, sorted(sizes) == sorted(each), f"{len(sizes)} messages for {len(each)} parameters"
+        )
+    if stage == "Buckets":
+        agree(me, max(sizes) < cap + max(each), "a bucket is much larger than cap")
+        both = [a + b for a, b in zip(sizes, sizes[1:])]
+        agree(me, all(b > cap for b in both), "two neighbouring buckets fit into one")
 
 
 def check_overlap(me, events):
@@ -147,6 +208,11 @@ def check_overlap(me, events):
     sent = [i for i, event in enumerate(events) if event[0] == "sent"]
     last_ready = max(i for i, event in enumerate(events) if event[0] == "ready")
     agree(me, all(i < end for i in sent), "something is sent after backward: send when it is ready")
+    agree(
+        me,
+        not any(e == ("waited",) for e in events[:end]),
+        "it waits in backward: wait in finish()",
+    )
     agree(me, sent[0] < last_ready, "nothing is sent before the last gradient is ready")
     agree(me, not any(events[i][2] for i in sent), "use async_op=True, or backward waits")
 

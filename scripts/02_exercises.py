@@ -1,5 +1,7 @@
 """Your collectives, against torch's, on every rank."""
 
+import torch  # noqa: F401  for you
+import torch.distributed as dist  # noqa: F401
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from ddp_course import collective_exercises, results
@@ -7,12 +9,12 @@ from ddp_course.process_group import process_group
 
 
 def tree_broadcast(tensor, rank, world_size):
-    """Send rank 0's tensor to all with dist.send and dist.recv, in log2(N) rounds."""
+    """Let rank 0's numbers get into every rank's `tensor`, by dist.send and dist.recv."""
     raise NotImplementedError  # your lines go here
 
 
 def gather_by_broadcast(tensor, rank, world_size):
-    """Return the list of all ranks' tensors, with dist.broadcast only."""
+    """Return the list of all ranks' tensors, by dist.broadcast only; leave `tensor` as it is."""
     raise NotImplementedError  # your lines go here
 
 

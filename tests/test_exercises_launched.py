@@ -26,7 +26,7 @@ def test_collectives_of_lesson_02(tmp_path):
     for case, hint in hints.items():
         told = [rank[case] for rank in ranks if rank[case] != "right"]
         if hint:
-            assert told and all(hint in text for text in told), (case, told)
+            assert any(hint in text for text in told), (case, told)
         else:
             assert told == [], case
 

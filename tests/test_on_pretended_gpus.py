@@ -42,7 +42,6 @@ NOT_HERE = {
 NOT_SHARED = {  # these are on the CPU then
     "02_setup": "its own lines take one GPU for each rank, or the CPU",
     "03_ddp": "its own lines take one GPU for each rank, or the CPU",
-    "03_spawn": "starts 03_ddp",
 }
 ON_THE_CPU = {"02_some_ranks"}  # if shared: gloo sends no CUDA tensors from point to point
 # These run lines of the modules that no script with lines of its own runs.

@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
+from torch.distributed import recv, send
 
 from wrong_answers import right, wrong
 
@@ -41,6 +42,20 @@ def star_at_once(tensor, rank, world_size):
 @wrong("tree_broadcast", "dist.broadcast was called: use send and recv only")
 def torch_s_own(tensor, rank, world_size):
     dist.broadcast(tensor, 0)
+
+
+@wrong("tree_broadcast", "only messages bring rank 0's tensor")
+def computed(tensor, rank, world_size):
+    tensor -= 100 * rank
+
+
+@wrong("tree_broadcast", "2 rounds are enough for 4 ranks")
+def star_by_another_name(tensor, rank, world_size):
+    for to in range(1, world_size):
+        if rank == 0:
+            send(tensor, to)
+        elif rank == to:
+            recv(tensor, 0)
 
 
 @wrong("tree_broadcast", "who sends to this rank")
@@ -163,6 +178,19 @@ def by_all_gather(tensor, rank, world_size):
     return out
 
 
+@wrong("gather_by_broadcast", "0 broadcasts: 4 are enough")
+def made_up(tensor, rank, world_size):
+    return [tensor + 100 * (r - rank) for r in range(world_size)]
+
+
+@wrong("gather_by_broadcast", "that nobody waited for")
+def not_waited_for(tensor, rank, world_size):
+    out = [tensor.clone() for _ in range(world_size)]
+    for src, copy in enumerate(out):
+        dist.broadcast(copy, src, async_op=True)
+    return out
+
+
 @wrong("gather_by_broadcast", "8 broadcasts: 4 are enough")
 def twice(tensor, rank, world_size):
     out = []
@@ -249,6 +277,23 @@ def short_zip(calls):
             if here.count(name) == 1:
                 return place, rank
     return 0, 0
+
+
+@wrong("out_of_step", "It need not be rank 0")
+def whole_lists(calls):
+    rank = next((r for r, c in enumerate(calls) if calls.count(c) == 1), 0)
+    return by_majority(calls)[0], rank
+
+
+@right("out_of_step")
+def that_uses_up_the_lists(calls):
+    place = 0
+    while True:
+        here = [c.pop(0) if c else None for c in calls]
+        for rank, name in enumerate(here):
+            if here.count(name) == 1:
+                return place, rank
+        place += 1
 
 
 @wrong("out_of_step", "Go through the places from the left")

@@ -16,6 +16,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 Wrapper = runpy.run_path(str(SCRIPTS / "03_own_ddp.py"))["Wrapper"]
 solution = runpy.run_path(str(SCRIPTS / "03_own_ddp_solution.py"))
 PerParameter, Hooks, Buckets = (solution[k] for k in ("PerParameter", "Hooks", "Buckets"))
+Flat = solution["Flat"]
 
 
 @wrong("PerParameter", "are the starts equal, is it the mean")
@@ -74,6 +75,11 @@ class AveragedWeights(Wrapper):
     def finish(self):
         for p in self.trainable:
             dist.all_reduce(p.data, dist.ReduceOp.AVG)
+
+
+@wrong("PerParameter", "messages for 8 parameters")
+class FlatAgain(Flat):
+    pass
 
 
 @right("PerParameter")
@@ -155,7 +161,7 @@ class WeightsOnly(Hooks):
             super().ready(p)
 
 
-@wrong("Hooks", "is it the mean, in every step?")
+@wrong("Hooks", "waits twice for one message")
 class FirstStepOnly(Hooks):
     def ready(self, p):
         if len(self.on_the_way) < len(self.trainable):
@@ -164,6 +170,19 @@ class FirstStepOnly(Hooks):
     def finish(self):
         for work in self.on_the_way:
             work.wait()
+
+
+@wrong("Hooks", "async_op=True")
+class WaitingAverage(Hooks):
+    def ready(self, p):
+        dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+
+
+@wrong("Hooks", "it waits in backward")
+class WaitsAtOnce(Hooks):
+    def ready(self, p):
+        p.grad /= dist.get_world_size()
+        dist.all_reduce(p.grad, async_op=True).wait()
 
 
 @right("Hooks")
@@ -275,7 +294,33 @@ class WrongOrderBack(Buckets):
         super().finish()
 
 
-@right("Buckets")
+@wrong("Buckets", "two neighbouring buckets fit into one")
+class HooksAgain(Hooks):
+    pass
+
+
+@wrong("Buckets", "does bucket b wait for b - 1?")
+class NoTurns(Buckets):
+    """Each bucket is sent when it is full, whatever its number."""
+
+    def ready(self, p):
+        for b, missing in enumerate(self.missing):
+            if p in missing:
+                missing.discard(p)
+                if not missing:
+                    flat = torch.cat([q.grad.flatten() for q in self.buckets[b]])
+                    flat /= dist.get_world_size()
+                    self.on_the_way.append((b, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self):
+        for b, flat, work in self.on_the_way:
+            work.wait()
+            for p, part in zip(self.buckets[b], flat.split([p.numel() for p in self.buckets[b]])):
+                p.grad.copy_(part.view_as(p))
+        self.missing, self.on_the_way = [set(bucket) for bucket in self.buckets], []
+
+
+@wrong("Buckets", "two neighbouring buckets fit into one")
 class Smaller(Buckets):
     def __init__(self, module):
         super().__init__(module, cap=1024)
@@ -394,7 +439,7 @@ def closed_when_over(sizes, cap):
     return buckets + [current] if current else buckets
 
 
-@wrong("plan_buckets", "what about the last, unfinished one?")
+@wrong("plan_buckets", "Return indices, not sizes")
 def sizes_not_indices(sizes, cap):
     buckets, current = [], []
     for size in sizes:
@@ -472,6 +517,16 @@ def with_an_iterator(sizes, cap):
             size += more
         out.append(bucket)
     return out
+
+
+@wrong("parting", "What was still equal just before?")
+def weights_first(log):
+    for step, (weights, _) in enumerate(log):
+        if len(set(weights)) > 1:
+            if step and len(set(log[step - 1][1])) > 1:
+                return step - 1, "gradients"
+            return (step - 1, "optimizer") if step else (0, "start")
+    return next(((s, "gradients") for s, (_, g) in enumerate(log) if len(set(g)) > 1), None)
 
 
 @wrong("parting", "Return a step and a word")

@@ -113,24 +113,24 @@ def padded_in_a_loop(n, world_size, rank, epoch, seed, shuffle, drop_last):
     return [x for i, x in enumerate(order) if i % world_size == rank]
 
 
-@wrong("my_records", "more than once: who doesn't skip")
+@wrong("my_records", "take one record of every")
 def by_rank_only(records, rank, world_size, worker, workers):
     for i, record in enumerate(records):
         if i % world_size == rank:
             yield record
 
 
-@wrong("my_records", "more than once: who doesn't skip")
+@wrong("my_records", "take one record of every")
 def by_worker_only(records, rank, world_size, worker, workers):
     return itertools.islice(records, worker, None, workers)
 
 
-@wrong("my_records", "so yield")
+@wrong("my_records", "an endless stream has none")
 def read_to_the_end(records, rank, world_size, worker, workers):
     return list(records)[rank * workers + worker :: world_size * workers]
 
 
-@wrong("my_records", "so yield")
+@wrong("my_records", "an endless stream has none")
 def collected(records, rank, world_size, worker, workers):
     mine = []
     for i, record in enumerate(records):
@@ -139,20 +139,33 @@ def collected(records, rank, world_size, worker, workers):
     return mine
 
 
-@wrong("my_records", "Some reader gets nothing")
+@wrong("my_records", "take one record of every")
 def everything_on_the_first(records, rank, world_size, worker, workers):
     return records if rank == worker == 0 else []
 
 
-@wrong("my_records", "more than once: who doesn't skip")
+@wrong("my_records", "of a stream of")
 def numbers_added(records, rank, world_size, worker, workers):
     return itertools.islice(records, rank + worker, None, world_size * workers)
 
 
-@wrong("my_records", "so yield")
+@wrong("my_records", "an endless stream has none")
 def skipped_twice(records, rank, world_size, worker, workers):
     own = itertools.islice(records, rank, None, world_size * workers)
     return itertools.islice(own, worker, None, world_size * workers)
+
+
+@wrong("my_records", "take one record of every")
+def by_value(records, rank, world_size, worker, workers):
+    for record in records:
+        if record % (world_size * workers) == rank * workers + worker:
+            yield record
+
+
+@wrong("my_records", "of a stream of")
+def the_tail_is_lost(records, rank, world_size, worker, workers):
+    for block in zip(*[iter(records)] * (world_size * workers)):
+        yield block[rank * workers + worker]
 
 
 @right("my_records")
@@ -198,7 +211,7 @@ def never_repeats(ledger, samples):
     return "right" if answer == "set_epoch forgotten" else answer
 
 
-@wrong("which_mistake", "may be padding")
+@wrong("which_mistake", "a double may be padding")
 def padding_is_an_overlap(ledger, samples):
     answer = the_right_one(ledger, samples)
     overlap = any(set(a) & set(b) for a, b in ledger)
@@ -260,7 +273,7 @@ def with_tensors(ledger, samples):
     t = torch.tensor(ledger)
     if torch.equal(t[:, 0], t[:, 1]):
         return "same draws"
-    if t.shape[-1] == samples:
+    if all(len(rank.unique()) == samples for epoch in t for rank in epoch):
         return "no sampler"
     seen = [len(epoch.unique()) for epoch in t]
     if min(seen) < samples:
@@ -272,7 +285,7 @@ def with_tensors(ledger, samples):
 def by_a_table(ledger, samples):
     rules = {
         "same draws": all(a == b for a, b in ledger),
-        "no sampler": all(len(a) == samples for a, _ in ledger),
+        "no sampler": all(len(set(a)) == samples for a, _ in ledger),
         "different orders": min(len(set(a) | set(b)) for a, b in ledger) < samples,
         "set_epoch forgotten": ledger[0] == ledger[1],
     }
