@@ -46,7 +46,9 @@ NOT_SHARED = {  # these are on the CPU then
 ON_THE_CPU = {"02_some_ranks"}  # if shared: gloo sends no CUDA tensors from point to point
 # These run lines of the modules that no script with lines of its own runs.
 TRACED = {"02_some_ranks shared", "09_train killed", "cluster_check", "probe"}
-NEVER_RUN = {}  # {"file.py: the line": reason}
+NEVER_RUN = {  # "file.py: the line": reason
+    '13_overhead.py: here = me.device.index or 0, me.device.type == "cuda"': "in NOT_HERE",
+}
 NOT_HERE |= gpu_report.NOT_PRETENDED
 RUN = sorted({*LAUNCHES} - {*NOT_HERE})
 ALONE = {name for name in RUN if LAUNCHES[name].how == "alone"}
