@@ -48,6 +48,8 @@ def main():
             for mode in ("ddp_optimizer", "no_optimization"):
                 found[f"{order}, {mode}"] = graphs(me, order, mode)
         results.save("03_compile", {"found": found}, me.device)
+        if me.rank == 0:
+            print("compiled:", "; ".join(found))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ def at_wrap(me):
 
 
 def mean_or_sum(me):
-    """This rank's own gradient, and what DDP makes of it."""
     own, wrapped = build(me, 0), build(me, 0)
     ddp = DDP(wrapped)  # keep it: a wrapper that is gone before backward averages nothing
     for model in (own, ddp):
@@ -45,7 +44,6 @@ def mean_or_sum(me):
 
 
 def after_steps(me, sabotage=None):
-    """Digests after five steps; a sabotage on rank 1 shows what DDP does not look at."""
     model = build(me, 0)
     ddp = DDP(model)
     lr = 0.2 if sabotage == "other learning rate" and me.rank == 1 else 0.1
@@ -74,6 +72,8 @@ def main():
         everyone = [None] * me.world_size
         dist.all_gather_object(everyone, mine)
         results.save("03_replicas", {"ranks": everyone}, me.device)
+        if me.rank == 0:
+            print("looked at:", ", ".join(mine))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ def main():
         pixels, labels = next(iter(DataLoader(images.test, batch_size=360)))
         found = {n: five_ways(me, model, pixels[:n], labels[:n]) for n in (13, 17, 360)}
         results.save("04_evaluate", {"by_samples": found}, me.device)
+        if me.rank == 0:
+            print("drawn:", {n: f["drawn"] for n, f in found.items()})
 
 
 if __name__ == "__main__":

@@ -71,6 +71,8 @@ def main():
         everyone = [None] * me.world_size
         dist.all_gather_object(everyone, mine)
         results.save("04_uneven", {"ranks": everyone}, me.device)
+        if me.rank == 0:
+            print("steps of each rank under Join:", [len(r["join"]) for r in everyone])
 
 
 if __name__ == "__main__":

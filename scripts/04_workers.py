@@ -37,7 +37,6 @@ class Shuffled(IterableDataset):
 
 
 def two_epochs(case):
-    """The order of the samples in two epochs."""
     kept = {"batch_size": None, "num_workers": 1, "persistent_workers": True}
     if case == "stream, persistent workers":
         loader = DataLoader(Shuffled(), **kept)
@@ -73,6 +72,8 @@ def main():
         everyone = [None] * me.world_size
         dist.all_gather_object(everyone, mine)
         results.save("04_workers", {"ranks": everyone}, me.device)
+        if me.rank == 0:
+            print("two epochs of:", "; ".join(cases))
 
 
 if __name__ == "__main__":
