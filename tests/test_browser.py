@@ -48,7 +48,7 @@ def test_run_all(browser_is_there, course):
         ranks = json.loads((course.folder / "runs/00_hello.json").read_text())["ranks"]
         assert f"1 + ... + {len(ranks)} = " in text and "ranks still running: []" in text
         images = page.locator(".jp-NotebookPanel .jp-RenderedImage img")
-        assert images.count() == 2
+        assert images.count() == 4
         folded = page.locator("details").first
         assert not folded.evaluate("d => d.open")
         folded.locator("summary").click()
