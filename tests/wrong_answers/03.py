@@ -266,7 +266,7 @@ class NotCopiedBack(Buckets):
         self.missing, self.on_the_way = [set(bucket) for bucket in self.buckets], []
 
 
-@wrong("Buckets", "is it the mean, in every step?")
+@wrong("Buckets", "waits twice for one message")
 class NotReset(Buckets):
     def finish(self):
         for bucket, (flat, work) in zip(self.buckets, self.on_the_way):
