@@ -161,7 +161,7 @@ class WeightsOnly(Hooks):
             super().ready(p)
 
 
-@wrong("Hooks", "waits twice for one message")
+@wrong("Hooks", "waits for a message of an earlier step")
 class FirstStepOnly(Hooks):
     def ready(self, p):
         if len(self.on_the_way) < len(self.trainable):
@@ -266,7 +266,7 @@ class NotCopiedBack(Buckets):
         self.missing, self.on_the_way = [set(bucket) for bucket in self.buckets], []
 
 
-@wrong("Buckets", "waits twice for one message")
+@wrong("Buckets", "waits for a message of an earlier step")
 class NotReset(Buckets):
     def finish(self):
         for bucket, (flat, work) in zip(self.buckets, self.on_the_way):
@@ -361,6 +361,19 @@ class Counting(Wrapper):
                 p.grad = flat[at : at + p.numel()].view_as(p).clone()
                 at += p.numel()
         self.reset()
+
+
+@right("Buckets")
+class AveragedBuckets(Buckets):
+    def ready(self, p):
+        for missing in self.missing:
+            missing.discard(p)
+        for b in range(len(self.on_the_way), len(self.buckets)):
+            if self.missing[b]:
+                return
+            flat = torch.cat([q.grad.reshape(-1) for q in self.buckets[b]])
+            work = dist.all_reduce(flat, op=dist.ReduceOp.AVG, async_op=True)
+            self.on_the_way.append((flat, work))
 
 
 @right("Buckets")
