@@ -135,12 +135,10 @@ def _same(got, expected):
             and got.shape == expected.shape
             and torch.allclose(got, expected)
         )
-    if hasattr(got, "tolist"):
-        # A tensor or an array is as good as its numbers; float32 has seven digits.
-        near = 1e-6 if "64" in str(got.dtype) else 1e-5
+    near = 1e-6
+    if hasattr(got, "tolist"):  # a tensor or an array is as good as its numbers
+        near = 1e-6 if "64" in str(got.dtype) else 1e-5  # float32 has seven digits
         got = got.tolist()
-    else:
-        near = 1e-6
     if isinstance(got, range):
         got = list(got)
     if isinstance(expected, float):

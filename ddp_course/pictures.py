@@ -27,13 +27,14 @@ def check(fig):
     """
     fig.canvas.draw()
     faults = [fault for ax in fig.axes for fault in [*_unlabelled(ax), *_outside(ax)]]
-    faults += _untitled(fig) + _text_outside(fig) + _overlapping(fig)
+    texts = list(_texts(fig))
+    faults += _untitled(fig) + _text_outside(fig, texts) + _overlapping(texts)
     if faults:
         raise ValueError("this picture can't be read:\n- " + "\n- ".join(faults))
 
 
 def _name(ax):
-    return repr(ax.get_title() or ax.get_title("left") or ax.get_ylabel() or "untitled axes")
+    return repr(next(filter(None, [*_titles(ax), ax.get_ylabel()]), "untitled axes"))
 
 
 def _titles(ax):
@@ -131,18 +132,18 @@ def _not_drawn(ax):
             yield from (axis.label, axis.offsetText)
 
 
-def _text_outside(fig):
+def _text_outside(fig, texts):
     width, height = fig.canvas.get_width_height()
     return [
         f"the text {text.get_text()!r} leaves the figure"
-        for text, box in _texts(fig)
+        for text, box in texts
         if min(box.x0, box.y0, width - box.x1, height - box.y1) < -SLACK
     ]
 
 
-def _overlapping(fig):
+def _overlapping(texts):
     faults = []
-    for (one, a), (two, b) in combinations(_texts(fig), 2):
+    for (one, a), (two, b) in combinations(texts, 2):
         wide = min(a.x1, b.x1) - max(a.x0, b.x0)
         high = min(a.y1, b.y1) - max(a.y0, b.y0)
         if wide > SLACK and high > SLACK:

@@ -6,23 +6,25 @@ from ddp_course.tools import rehearse
 NAME = "pretended GPU"  # as its driver calls it
 
 
-def gpus(n):
+def gpus(n, enough=None):
     """What to put before a command that needs GPUs.
 
     Parameters
     ----------
     n : int
-        How many to pretend where there are fewer than two real ones.
+        How many to pretend, where this machine has not enough of its own.
+    enough : int, optional
+        Real GPUs that do as well. Default: n.
 
     Returns
     -------
     str or None
-        Words that let the command's ranks take the GPUs of a machine that has two or more, and
-        start `rehearse` on others; None, after a line that says what is missing, if GPUs can't
-        be pretended here.
+        Words that let the command's ranks take this machine's GPUs, and where these are not
+        enough start `rehearse`; None, after a line that says what is missing, if GPUs can't be
+        pretended here.
     """
     take = f"env {hardware.ENV_DEVICE}=cuda"
-    if hardware.count_gpus() >= 2:
+    if hardware.count_gpus() >= (enough or n):
         return take
     missing = rehearse.missing()
     if missing:
