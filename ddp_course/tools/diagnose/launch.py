@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ddp_course.tools import processes
+from ddp_course.tools import first_of_all, processes
 from ddp_course.tools.diagnose import probe
 from ddp_course.tools.diagnose.identify import ranks_among
 from ddp_course.tools.diagnose.report import hang, rank_state
@@ -31,13 +30,9 @@ class Launch:
     def __init__(self, command, folder):
         self.folder, self.started, self.parents = Path(folder), set(), {}
         self.printed = []
-        hook = self.folder / "hook"
-        hook.mkdir()
-        shutil.copy(probe.__file__, hook / "sitecustomize.py")
-        rest = os.environ.get("PYTHONPATH")
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(hook), *([rest] if rest else [])]),
+            "PYTHONPATH": first_of_all.install(probe.__file__, folder),
             probe.VARIABLE: str(self.folder),
             "PET_TEE": "3", "PET_LOG_DIR": str(self.folder / "logs"),  # torchrun's --tee, --log-dir
             "PET_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}]: ",

@@ -10,8 +10,6 @@ of them is a rank is decided from all files together (identify.py).
 import atexit
 import contextlib
 import faulthandler
-import importlib.machinery
-import importlib.util
 import json
 import os
 import signal
@@ -292,18 +290,11 @@ def parent_is_rank(folder):
     return False
 
 
-def the_next_sitecustomize():
-    """Run the environment's own sitecustomize, which ours hides, and leave the path as it was."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
 if __name__ == "sitecustomize":
+    from ddp_course_first_of_all import run_the_next
+
     folder = os.environ.get(VARIABLE)
     if folder and os.path.isdir(folder) and not parent_is_rank(folder):
         with contextlib.suppress(OSError):
             Watch(folder)
-    the_next_sitecustomize()
+    run_the_next(__file__)

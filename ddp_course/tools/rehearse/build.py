@@ -10,6 +10,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from ddp_course.tools import first_of_all
 from ddp_course.tools.errors import CourseError
 from ddp_course.tools.rehearse import hook
 from ddp_course.tools.rehearse.memory import FOLDER
@@ -189,16 +190,11 @@ def environment(built, version, folder, gpus, memory):
         How many, and bytes of each.
     """
     folder = Path(folder)
-    (folder / "hook").mkdir()
-    shutil.copy(hook.__file__, folder / "hook" / "sitecustomize.py")
     (folder / "ledger").touch()
-    joined = {
-        "LD_PRELOAD": [built, os.environ.get("LD_PRELOAD")],
-        "PYTHONPATH": [folder / "hook", os.environ.get("PYTHONPATH")],
-    }
     return {
         **os.environ,
-        **{name: ":".join(str(part) for part in parts if part) for name, parts in joined.items()},
+        "LD_PRELOAD": ":".join(filter(None, [str(built), os.environ.get("LD_PRELOAD")])),
+        "PYTHONPATH": first_of_all.install(hook.__file__, folder),
         "PRETENDED_GPUS": str(gpus),
         "PRETENDED_MEMORY": str(memory),
         "PRETENDED_LEDGER": str(folder / "ledger"),

@@ -4,7 +4,6 @@ It is copied as sitecustomize.py into a folder that comes first in PYTHONPATH. O
 library at the top: it must work in any environment, and cost nothing where torch isn't imported.
 """
 
-import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -42,16 +41,9 @@ def start():
     pretend.start()
 
 
-def the_next_sitecustomize():
-    """Run the environment's own sitecustomize, which ours hides, and leave the path as it was."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
 if __name__ == "sitecustomize":
+    from ddp_course_first_of_all import run_the_next
+
     if HOME in os.environ:
         sys.meta_path.insert(0, AfterTorch())
-    the_next_sitecustomize()
+    run_the_next(__file__)
