@@ -1,5 +1,6 @@
 """Checks of lesson 02's exercises: the right tensors, in few enough rounds, by the right calls."""
 
+import inspect
 import math
 from collections import Counter
 from contextlib import contextmanager
@@ -17,16 +18,39 @@ _block = count()  # all ranks watch the same blocks, so they agree on its number
 
 
 class Handle:
-    """What an asynchronous call returns; it knows whether somebody waited."""
+    """The Work of an asynchronous call; it leaves the list `still_open` when somebody waits."""
 
     def __init__(self, work, still_open):
         self.work, self.open = work, still_open
         still_open.append(self)
 
     def wait(self, *args):
+        self._close()
+        return self.work.wait(*args)
+
+    def get_future(self):
+        self._close()
+        return self.work.get_future()
+
+    def _close(self):
         if self in self.open:
             self.open.remove(self)
-        return self.work.wait(*args)
+
+    def __getattr__(self, name):
+        return getattr(self.work, name)
+
+
+def agree(me, right, hint):
+    """Fail on all ranks if it is wrong on one: nobody is left waiting, and all say the same."""
+    told = [None] * me.world_size
+    dist.all_gather_object(told, None if right else hint)
+    wrong = [text for text in told if text]
+    assert not wrong, wrong[0]
+
+
+def arguments(function, args, kwargs):
+    """{name: value} of a call, however it was written."""
+    return inspect.signature(function).bind(*args, **kwargs).arguments
 
 
 class Watched:
@@ -67,10 +91,11 @@ class Watched:
 
         def watched(*args, **kwargs):
             self.calls[name] += 1
+            given = arguments(real, args, kwargs)
             if name in ("send", "isend"):
-                self.sent(kwargs.get("dst", kwargs.get("group_dst", args[1] if args[1:] else 0)))
+                self.sent(given.get("dst", given.get("group_dst")))
             out = real(*args, **kwargs)
-            if kwargs.get("async_op"):
+            if given.get("async_op"):
                 out = Handle(out, self.open)
             if name == "recv":
                 self.received(out)  # recv returns the rank that it heard
@@ -96,12 +121,10 @@ def watched(me, attempt):
         attempt.__globals__.update(imported)
 
 
-def refuse_other_calls(seen, allowed):
-    """Say on every rank what any rank called, so that nobody waits for one that has left."""
-    called = [None] * seen.me.world_size
-    dist.all_gather_object(called, set(seen.calls))
-    others = sorted(set().union(*called) - set(allowed))
-    assert not others, f"dist.{others[0]} was called: use {' and '.join(allowed)} only"
+def refuse_other_calls(me, seen, allowed):
+    others = sorted(set(seen.calls) - set(allowed))
+    called = f"dist.{others[0]} was called: use {' and '.join(allowed)} only" if others else ""
+    agree(me, not others, called)
 
 
 def check_broadcast(me, attempt, size):
@@ -111,20 +134,22 @@ def check_broadcast(me, attempt, size):
     dist.broadcast(expected, src=0)
     with watched(me, attempt) as seen:
         attempt(mine, me.rank, me.world_size)
-    heard = torch.tensor(seen.calls["recv"] > 0 or me.rank == 0, device=me.device).int()
-    dist.all_reduce(heard, dist.ReduceOp.MIN)
-    last = torch.tensor(seen.round, device=me.device)
-    dist.all_reduce(last, dist.ReduceOp.MAX)
-    refuse_other_calls(seen, ("send", "recv"))
-    assert torch.equal(mine, expected), (
+    refuse_other_calls(me, seen, ("send", "recv"))
+    agree(
+        me,
+        torch.equal(mine, expected),
         f"rank {me.rank} holds {mine[:3].tolist()}..., rank 0 sent {expected[:3].tolist()}...: "
-        "who sends to this rank, and in which round?"
+        "who sends to this rank, and in which round?",
     )
-    assert heard.item(), "some rank has no dist.recv: only messages bring rank 0's tensor"
+    heard = me.rank == 0 or seen.calls["recv"]
+    agree(me, heard, "some rank has no dist.recv: only messages bring rank 0's tensor")
     rounds = math.ceil(math.log2(me.world_size))
-    assert last.item() <= rounds, (
-        f"the last message left in round {last.item()}, and {rounds} rounds are enough for "
-        f"{me.world_size} ranks: in each round, let every rank that has the tensor send it on"
+    agree(
+        me,
+        seen.round <= rounds,
+        f"the last message of rank {me.rank} came or went in round {seen.round}, and {rounds} "
+        f"rounds are enough for {me.world_size} ranks: "
+        "in each round, let every rank that has the tensor send it on",
     )
 
 
@@ -136,18 +161,19 @@ def check_gather(me, attempt, size):
     dist.all_gather(expected, mine)
     with watched(me, attempt) as seen:
         got = attempt(mine, me.rank, me.world_size)
-    refuse_other_calls(seen, ("broadcast",))
-    assert not seen.open, "a broadcast with async_op=True that nobody waited for"
-    assert isinstance(got, (list, tuple)) and len(got) == me.world_size, (
-        f"return a list of {me.world_size} tensors, one a rank"
-    )
+    refuse_other_calls(me, seen, ("broadcast",))
+    agree(me, not seen.open, "a broadcast with async_op=True that nobody waited for")
+    a_list = isinstance(got, (list, tuple)) and len(got) == me.world_size
+    agree(me, a_list, f"return a list of {me.world_size} tensors, one a rank")
+    agree(me, all(isinstance(g, torch.Tensor) for g in got), "return tensors")
     for src, (g, e) in enumerate(zip(got, expected)):
-        assert isinstance(g, torch.Tensor), "return tensors"
-        assert torch.equal(g, e), (
+        agree(
+            me,
+            torch.equal(g, e),
             f"rank {me.rank} has {g[:3].tolist()}... from rank {src}, not {e[:3].tolist()}...: "
-            "does every rank broadcast its own copy, and into memory of its own?"
+            "does every rank broadcast its own copy, and into memory of its own?",
         )
-    assert torch.equal(mine, before), "the input was overwritten: broadcast into a clone"
-    assert seen.calls["broadcast"] == me.world_size, (
-        f"{seen.calls['broadcast']} broadcasts: {me.world_size} are enough, one from each rank"
-    )
+    agree(me, torch.equal(mine, before), "the input was overwritten: broadcast into a clone")
+    called = seen.calls["broadcast"]
+    enough = f"{called} broadcasts: {me.world_size} are enough, one from each rank"
+    agree(me, called == me.world_size, enough)

@@ -1,7 +1,7 @@
 """Checks of lesson 03's exercise: is a wrapper that somebody wrote as good as DDP?"""
 
 import copy
-import inspect
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -9,6 +9,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from ddp_course import checks
+from ddp_course.collective_exercises import Handle, agree, arguments
 from ddp_course.models import SmallCNN
 
 STEPS = 4
@@ -16,18 +17,17 @@ IN_BACKWARD = ("Hooks", "Buckets")  # stages that send before backward is throug
 
 
 class Odd(nn.Module):
-    """A tied pair, a frozen layer, and a layer that forward may leave out."""
+    """A tied pair, a frozen layer, and two heads."""
 
-    def __init__(self, unused=False):
+    def __init__(self):
         super().__init__()
         self.a, self.b, self.head, self.spare = (nn.Linear(16, 16) for _ in range(4))
         self.b.weight = self.a.weight
         self.frozen = nn.Linear(16, 16).requires_grad_(False)
-        self.unused = unused
 
     def forward(self, x):
         x = self.b(self.frozen(self.a(x.flatten(1)[:, :16]).relu())).relu()
-        return self.head(x) if self.unused else self.head(x) + self.spare(x)
+        return self.head(x) + self.spare(x)
 
 
 class Forked(nn.Module):
@@ -52,26 +52,17 @@ def batch(me, step):
     return x.to(me.device), y.to(me.device)
 
 
-class Waited:
-    """A Work that knows whether somebody waited for it."""
+class Waited(Handle):
+    """A Work that belongs to one step, and notes that somebody waits."""
 
     def __init__(self, work, sent):
-        self._work, self._sent = work, sent
+        super().__init__(work, sent.open)
+        self.sent = sent
 
     def wait(self, *args):
-        assert self._sent.active, "waits for a message of an earlier step: forget it after finish()"
-        if self in self._sent.open:
-            self._sent.open.remove(self)
-        self._sent.events.append(("waited",))
-        return self._work.wait(*args)
-
-    def get_future(self):
-        if self in self._sent.open:
-            self._sent.open.remove(self)
-        return self._work.get_future()
-
-    def __getattr__(self, name):
-        return getattr(self._work, name)
+        assert self.sent.active, "waits for a message of an earlier step: forget it after finish()"
+        self.sent.events.append(("waited",))
+        return super().wait(*args)
 
 
 class Sent:
@@ -84,13 +75,10 @@ class Sent:
         self.real = dist.all_reduce
 
         def all_reduce(tensor, *args, **kwargs):
-            called = inspect.signature(self.real).bind(tensor, *args, **kwargs)
-            waits = not called.arguments.get("async_op")
+            waits = not arguments(self.real, (tensor, *args), kwargs).get("async_op")
             self.events.append(("sent", tensor.nbytes, waits))
             out = self.real(tensor, *args, **kwargs)
-            if not waits:
-                self.open.append(out := Waited(out, self))
-            return out
+            return out if waits else Waited(out, self)
 
         dist.all_reduce = all_reduce
         return self
@@ -111,9 +99,9 @@ def one_step(me, step, wrapped, optimizer, events):
     optimizer.step()
 
 
-def trained(me, wrapper, build, seed):
+def trained(me, wrapper, build):
     """Train a wrapped module; the weights after each step, and the events of the last step."""
-    torch.manual_seed(seed)
+    torch.manual_seed(me.rank)  # wrapping must make the starts equal
     module = build().to(me.device)
     names = {id(p): name for name, p in module.named_parameters()}
     events = []
@@ -130,6 +118,7 @@ def trained(me, wrapper, build, seed):
     return wrapped, weights, list(events)
 
 
+@cache  # every stage is compared with it
 def one_process(me, build):
     """The same steps on the whole batch, in this process: the weights after each."""
     torch.manual_seed(0)
@@ -168,7 +157,7 @@ def check(me, stage, wrapper):
     torch.backends.cudnn.allow_tf32 = False  # 10 bits of fraction would hide a gap of 1e-5
     gap, kept = 0.0, None
     for build in (SmallCNN, Odd, *([Forked] if stage == "Buckets" else [])):
-        wrapped, weights, events = trained(me, wrapper, build, seed=me.rank)
+        wrapped, weights, events = trained(me, wrapper, build)
         agree(me, isinstance(wrapped, nn.Module), "make the wrapper an nn.Module, as DDP is")
         for step, expected in enumerate(one_process(me, build)):
             found = checks.parity(expected, [weights[step]])
@@ -218,11 +207,3 @@ def check_overlap(me, events):
     )
     agree(me, sent[0] < last_ready, "nothing is sent before the last gradient is ready")
     agree(me, not any(events[i][2] for i in sent), "use async_op=True, or backward waits")
-
-
-def agree(me, right, hint):
-    """Fail on all ranks if it is wrong on one: nobody is left waiting."""
-    told = [None] * me.world_size
-    dist.all_gather_object(told, None if right else hint)
-    wrong = [text for text in told if text]
-    assert not wrong, wrong[0]

@@ -1,6 +1,6 @@
 """Lesson 03: wrong answers, each with what the check must say, and other right ones.
 
-Those to scripts/03_own_ddp.py are run by tests/workers/own_ddp.py.
+Those to scripts/03_own_ddp.py are run by tests/workers/exercises.py.
 """
 
 import runpy
