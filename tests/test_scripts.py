@@ -13,17 +13,12 @@ from lessons import NOTEBOOKS, SCRIPTS, code_cells, read
 from ddp_course import launches, nodes
 
 # How many ranks the names in a lesson's launch line stand for, on a machine without GPUs.
-LAUNCH = re.compile(
-    r"!(?!.*on_gpu).*torchrun .*--nproc-per-node \{([\w.]+)\}[ \\\n]+\.\./scripts/(\w+)\.py"
-)
 MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
 # Where a lesson claims something about N, four ranks run as well as two.
 FOUR = {"01_gradients", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
-ON_NODES = re.compile(r'on_nodes\(\s*"(\w+)"')  # lesson 11: a torchrun for each node
 NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
-SPAWNS = re.compile(r"!python \.\./scripts/(\w+)\.py --ranks")  # these need no torchrun
 # Theirs are pretended where there are none: test_on_pretended_gpus.py.
 ON_GPUS = re.compile(r"\{on_gpus?\} [^\n!]*(?:\\\n *)?\.\./scripts/(\w+)\.py")
 ALONE = {"03_single"}
@@ -31,15 +26,17 @@ ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
 TEXT = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
-GPU_ONLY = {*ON_GPUS.findall(TEXT)} - {name for _, name in LAUNCH.findall(TEXT)}
+PLAIN = ON_GPUS.sub("", TEXT)  # what a machine without GPUs launches on its CPU
 
 
 def launched():
     """{(script, ranks)} of the lessons."""
-    found = {(name, MEANS[ranks]) for ranks, name in LAUNCH.findall(TEXT)}
-    return found | {(name, 2) for name in SPAWNS.findall(TEXT) + ON_NODES.findall(TEXT)}
+    found = {(m["torchrun"], MEANS[m["ranks"]]) for m in launches.LAUNCH.finditer(PLAIN)}
+    found |= {(m["spawn"], 2) for m in launches.SPAWN.finditer(PLAIN)}
+    return found | {(m["torchrun"], 2) for m in launches.ON_NODES.finditer(PLAIN)}
 
 
+GPU_ONLY = {*ON_GPUS.findall(TEXT)} - {name for name, _ in launched()}
 WANTED = {(p.stem, n) for p in PROGRAMS for n in ([2, 4] if p.stem in FOUR else [2])}
 WANTED = {(name, n) for name, n in WANTED if name not in GPU_ONLY}
 WANTED = {(name, 4 if name in NEEDS_FOUR else n) for name, n in WANTED}
