@@ -24,7 +24,7 @@ def main(name="03_own_ddp"):
             except NotImplementedError:
                 found[stage] = None
             if me.rank == 0:
-                right = f"right, within {1e-5:.0e} of one process in each step"
+                right = "right, within 1e-05 of one process in each step"
                 print(f"{stage:12} {right if found[stage] else 'not attempted yet'}")
         results.save(f"{name}_check", {"stages": found}, me.device)
 
