@@ -22,7 +22,6 @@ NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
 # Theirs are pretended where there are none: test_on_pretended_gpus.py.
 ON_GPUS = re.compile(r"\{on_gpus?\} [^\n!]*(?:\\\n *)?\.\./scripts/(\w+)\.py")
 ALONE = {"03_single"}
-ARGS = {"05_ring_allreduce": ["--largest-mib", "1"]}
 
 
 TEXT = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
@@ -51,10 +50,7 @@ def test_every_script_is_launched():
 def test_script(name, ranks, tmp_path):
     script = next(p for p in PROGRAMS if p.stem == name)
     env = {"DDP_COURSE_RUNS": str(tmp_path), "DDP_COURSE_DEVICE": "cpu"}
-    if name in ALONE:
-        done = python(script, env=env)
-    else:
-        done = torchrun(script, *ARGS.get(name, []), ranks=ranks, env=env)
+    done = python(script, env=env) if name in ALONE else torchrun(script, ranks=ranks, env=env)
     assert done.returncode == 0, done.stdout
     assert "Warning" not in done.stdout, done.stdout
     assert [p.name for p in tmp_path.rglob("*.json")] == [f"{name}.json"]
