@@ -59,13 +59,15 @@ def tree(x, tmp, group):
 def halving_doubling(x, tmp, group):
     """Exchange halves, then quarters ... with partners ever nearer; then back. n = 2, 4, 8 ..."""
     n, me = group.size(), group.rank()
+    if n & (n - 1):
+        raise ValueError(f"halving_doubling takes 2, 4, 8 ... ranks, not {n}")
     bounds = [round(len(x) * i / n) for i in range(n + 1)]
     distances = [n >> i for i in range(1, n.bit_length())]
     for adds, d in [(True, d) for d in distances] + [(False, d) for d in distances[::-1]]:
         partner = me ^ d
         a, b = (r // d * d for r in (me, partner))  # where my half begins, and the partner's
         mine, other = (x[bounds[first] : bounds[first + d]] for first in (a, b))
-        landing = tmp[: len(mine)]
-        exchange(*((other, partner, landing) if adds else (mine, partner, other)), partner, group)
+        out, into = (other, tmp[: len(mine)]) if adds else (mine, other)
+        exchange(out, partner, into, partner, group)
         if adds:
-            mine += landing
+            mine += into

@@ -1,7 +1,4 @@
-"""The all-reduces of 05_algorithms.py beside torch's own: right to the bit, and how fast?
-
-Over gloo on the CPU, also where there are GPUs: nccl's isend and irecv can't be posted one by one.
-"""
+"""The all-reduces of 05_algorithms.py beside torch's own: right to the bit, and how fast?"""
 
 import os
 import runpy
@@ -15,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from ddp_course import results
 from ddp_course.process_group import process_group
+from ddp_course.tools.errors import CourseError
 
 WAIT = timedelta(minutes=3)  # the ranks outside the group wait while the others measure
 SIZES = [2**k for k in (10, 14, 18, 20, 22, 24, 26)]  # bytes, 1 KiB to 64 MiB
@@ -61,8 +59,10 @@ def benchmark(group, rounds=8):
 
 @record
 def main():
-    os.environ["DDP_COURSE_DEVICE"] = "cpu"
+    os.environ["DDP_COURSE_DEVICE"] = "cpu"  # nccl's isend and irecv can't be posted one by one
     with process_group(WAIT) as me:
+        if me.world_size < 2:
+            raise CourseError("one rank has nobody to talk to: type  --nproc-per-node 4")
         found = {}
         for n in (n for n in (2, 4, 8) if n <= me.world_size):
             group = dist.new_group(range(n), backend="gloo", timeout=WAIT)

@@ -61,7 +61,7 @@ def train(me, args, images, precision, compress):
     scaler = torch.amp.GradScaler(me.device.type, enabled=dtype == torch.float16)
     sampler = DistributedSampler(images.train, seed=0, drop_last=True)
     loader = DataLoader(images.train, args.batch_size // me.world_size, sampler=sampler)
-    ms, skipped = [], 0
+    ms, skipped, scale = [], 0, scaler.get_scale()
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         for x, y in loader:
@@ -72,10 +72,10 @@ def train(me, args, images, precision, compress):
             with torch.amp.autocast(me.device.type, dtype=dtype, enabled=dtype is not None):
                 loss = F.cross_entropy(ddp(x), y)
             scaler.scale(loss).backward()  # with enabled=False the scaler does nothing
-            before = scaler.get_scale()
             scaler.step(optimizer)
             scaler.update()
-            skipped += scaler.get_scale() < before
+            scale, before = scaler.get_scale(), scale  # once a step: it waits for the GPU
+            skipped += scale < before
             synchronize(me.device)
             ms.append(1e3 * (time.perf_counter() - start))
     dtypes = {str(t.dtype) for p in ddp.parameters() for t in (p, p.grad)}
