@@ -108,6 +108,11 @@ def test_no_mark_is_left_over():
     assert {name for path in OTHERS for name in asserts(path)} == used
 
 
+def test_the_number_of_held_answers_is_told():
+    held = sum(question in HELD for question in QUESTIONS)
+    assert f"For {held} of the answers a link leads to an assert" in TEXT
+
+
 def test_what_is_answered_wrongly_is_held():
     wrongly = {q for q, answer in QUESTIONS.items() if WRONGLY in answer}
     assert wrongly - set(HELD) == OTHERWISE
