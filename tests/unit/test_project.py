@@ -1,11 +1,13 @@
 """One list of versions, one test command, and a clean style."""
 
 import base64
+import json
 import re
 import subprocess
 import sys
 
 import tomllib
+import yaml
 from launch import ROOT
 from lessons import NOTEBOOKS, code_cells, read
 from nbval.plugin import get_sanitize_patterns
@@ -15,6 +17,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ALLOWED = {
     "notebooks", "ddp_course", "scripts", "tests", "environment.yml", "README.md",
     "pyproject.toml", "LICENSE", ".gitignore", ".ci", ".github",
+    ".devcontainer",
 }  # fmt: skip
 
 
@@ -58,7 +61,25 @@ def test_ci_runs_the_readme_s_command():
     assert "run: bash .ci/run" in workflow
 
 
-def test_readme_lists_every_lesson_and_script():
+def test_the_book_s_workflow_runs_the_readme_s_command():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/book.yml").read_text())
+    build, publish = workflow["jobs"]["build"]["steps"], workflow["jobs"]["publish"]
+    (made,) = [step["run"] for step in build if "ddp_course.book" in step.get("run", "")]
+    assert made.split(" #")[0] in README
+    (upload,) = [step for step in build if "upload-pages-artifact" in step.get("uses", "")]
+    assert upload["with"]["path"] + "/index.html" in README
+    assert publish["needs"] == "build" and set(workflow["permissions"]) >= {"pages", "id-token"}
+
+
+def test_the_codespace_installs_what_the_lessons_need():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "pip install -e '.[course]'"
+    assert container["hostRequirements"]["cpus"] == 2
+    newest = container["image"].rpartition(":")[2]  # an image tag such as 3.12
+    assert tuple(map(int, newest.split("."))) >= (3, 11)
+
+
+def test_readme_lists_every_lesson():
     for path in NOTEBOOKS:
         assert f"notebooks/{path.name}" in README
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
