@@ -36,7 +36,7 @@ def training():
 def test_sampler(training, size, ranks):
     """Unbroken it is torch's; broken anywhere, two parts of any split make the epoch."""
     for epoch in (0, 3):
-        mine = [training["ResumableSampler"](size, r, ranks, seed=5) for r in range(ranks)]
+        mine = [training["cells"]["ResumableSampler"](size, r, ranks, seed=5) for r in range(ranks)]
         torchs = [DistributedSampler(range(size), ranks, r, seed=5) for r in range(ranks)]
         for m, t in zip(mine, torchs):
             m.epoch = epoch
