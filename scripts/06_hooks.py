@@ -1,59 +1,20 @@
 """Send fewer bytes: four communication hooks beside the plain one."""
 
+import os
+import runpy
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddp_course import data, results
 from ddp_course.process_group import process_group
 
-EPOCHS = 5
-HOOKS = ("allreduce", "fp16", "bf16", "PowerSGD 4", "PowerSGD 1", "PowerSGD 1, no feedback")
-
-
-def mlp():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-        nn.Linear(512, 10),
-    )  # fmt: skip
-
-
-def wrap_with_hook(me, name):
-    # One bucket: PowerSGD starts its collectives from callbacks. With several buckets gloo's
-    # threads start them in an order of their own on each rank: they pair up wrongly, or wait
-    # for each other.
-    ddp = DDP(mlp().to(me.device), bucket_cap_mb=25)
-    if name.startswith("PowerSGD"):
-        if me.device.type == "cpu":  # the hook asks this, and not where the gradients are
-            torch.cuda.is_available = lambda: False
-        state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=int(name[9]),
-            start_powerSGD_iter=2,  # the first two steps send everything
-            use_error_feedback="no feedback" not in name,
-        )
-        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    else:
-        suffix = "_hook" if name == "allreduce" else "_compress_hook"
-        ddp.register_comm_hook(None, getattr(default_hooks, name + suffix))
-    return ddp
-
-
-class CountedAllReduce:
-    """Takes the place of dist.all_reduce, which every hook here calls, and adds up the bytes."""
-
-    def __init__(self):
-        self.real, self.bytes = dist.all_reduce, 0
-
-    def __call__(self, tensor, *args, **kwargs):
-        self.bytes += tensor.nbytes
-        return self.real(tensor, *args, **kwargs)
+cells = runpy.run_path(str(Path(__file__).with_name("06_compress.py")))
+wrap_with_hook, EPOCHS = cells["wrap_with_hook"], 5
 
 
 def gradient(me, name, images, steps=3):
@@ -91,9 +52,9 @@ def train(me, name, images, counted):
 def compare_hooks(me):
     images = data.load("digits")
     exact, table = gradient(me, "allreduce", images), {}
-    counted = dist.all_reduce = CountedAllReduce()
+    counted = dist.all_reduce = cells["CountedAllReduce"]()
     try:
-        for name in HOOKS:
+        for name in cells["HOOKS"]:
             table[name] = train(me, name, images, counted)
             error = gradient(me, name, images) - exact
             table[name]["error"] = (error.norm() / exact.norm()).item()
@@ -105,10 +66,10 @@ def compare_hooks(me):
 @record
 def main():
     with process_group() as me:
+        if me.device.type == "cpu":  # PowerSGD's hook synchronises whatever GPU it can see
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         table = compare_hooks(me)
         results.save("06_hooks", {"hooks": table}, me.device)
-        if me.rank == 0:
-            print("compared", ", ".join(table))
 
 
 if __name__ == "__main__":

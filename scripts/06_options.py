@@ -1,6 +1,5 @@
-"""Options of the DDP wrapper: what they hold in memory, and what an unused layer costs."""
+"""Options of the DDP wrapper: what an unused layer costs in three ways."""
 
-import statistics
 import time
 
 import torch
@@ -11,39 +10,21 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course import checks, results
-from ddp_course.models import SmallCNN
 from ddp_course.process_group import process_group
 from ddp_course.tools.collectives import gather, synchronize
 
-
-def held(me, view):
-    """Bytes of gradients and buckets, counted by the memory they lie in."""
-    ddp = DDP(SmallCNN().to(me.device), gradient_as_bucket_view=view)
-    memory = {}
-
-    def note(_, bucket):
-        storage = bucket.buffer().untyped_storage()
-        memory[storage.data_ptr()] = storage.nbytes()
-        return allreduce_hook(None, bucket)
-
-    ddp.register_comm_hook(None, note)
-    for _ in range(3):
-        memory.clear()  # buckets of the step before
-        ddp.zero_grad()
-        ddp(torch.ones(8, 1, 8, 8, device=me.device)).sum().backward()
-    for p in ddp.parameters():
-        storage = p.grad.untyped_storage()
-        memory[storage.data_ptr()] = storage.nbytes()
-    return sum(memory.values()) / sum(p.nbytes for p in ddp.parameters())
+KINDS = {"spare layer removed": {}, "find_unused_parameters": {"find_unused_parameters": True},
+         "static_graph": {"static_graph": True}}  # fmt: skip
 
 
 class Many(nn.Module):
-    """Many small layers, and one that forward leaves out."""
+    """Sixty small layers, and one that forward leaves out."""
 
-    def __init__(self, layers=60, width=32):
+    def __init__(self):
         super().__init__()
-        self.used = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-        self.spare = nn.Linear(width, width)
+        torch.manual_seed(0)
+        self.used = nn.Sequential(*(nn.Linear(32, 32) for _ in range(60)))
+        self.spare = nn.Linear(32, 32)
 
     def forward(self, x):
         for layer in self.used:
@@ -56,63 +37,43 @@ def directions(model):
     return {k: p.grad / p.grad.norm() for k, p in model.used.named_parameters()}
 
 
-def options(me, rounds=40):
-    """What an unused layer costs: milliseconds a step, buckets in each, gap to one process."""
+def count(buckets, bucket):
+    buckets[-1] += 1
+    return allreduce_hook(None, bucket)
+
+
+def measure(me, rounds=40):
+    """By kind: milliseconds a backward, buckets in each, gap to one process."""
     g = torch.Generator().manual_seed(1)
     x = torch.randn(8 * me.world_size, 32, generator=g).to(me.device)
-
-    def loss(model, part):
-        return model(part).square().mean()
-
-    torch.manual_seed(0)
     alone = Many().to(me.device)
-    loss(alone, x).backward()
-    one = directions(alone)
-    kinds = {
-        "spare layer removed": {},
-        "find_unused_parameters": {"find_unused_parameters": True},
-        "static_graph": {"static_graph": True},
-    }
-    ddps, buckets, ms = {}, {k: [] for k in kinds}, {k: [] for k in kinds}
-    for name, kwargs in kinds.items():
-        torch.manual_seed(0)
+    alone(x).square().mean().backward()
+    ddps, found = {}, {name: {"buckets": [], "ms": []} for name in KINDS}
+    for name, options in KINDS.items():
         model = Many()
-        if not kwargs:
+        if not options:
             del model.spare
-        ddps[name] = DDP(model.to(me.device), bucket_cap_mb=0.1, **kwargs)
-
-        def count(_, bucket, seen=buckets[name]):
-            seen[-1] += 1
-            return allreduce_hook(None, bucket)
-
-        ddps[name].register_comm_hook(None, count)
+        ddps[name] = DDP(model.to(me.device), bucket_cap_mb=0.1, **options)
+        ddps[name].register_comm_hook(found[name]["buckets"], count)
     for _ in range(rounds):  # in turns, so that all share the machine's noise
         for name, ddp in ddps.items():
             ddp.zero_grad()
-            buckets[name].append(0)
+            found[name]["buckets"].append(0)
             dist.barrier()
             start = time.perf_counter()
-            loss(ddp, x[me.rank * 8 : (me.rank + 1) * 8]).backward()
+            ddp(x[me.rank * 8 : (me.rank + 1) * 8]).square().mean().backward()
             synchronize(me.device)
-            ms[name].append(1e3 * (time.perf_counter() - start))
-    return {
-        name: {
-            "ms": statistics.median(ms[name][2:]),
-            "buckets": buckets[name][:4],
-            "gap": checks.parity(one, [directions(ddp.module)]).value,
-        }
-        for name, ddp in ddps.items()
-    }
+            found[name]["ms"].append(1e3 * (time.perf_counter() - start))
+    for name, now in found.items():
+        gap = checks.parity(directions(alone), [directions(ddps[name].module)]).value
+        now |= {"ms": sorted(now["ms"])[rounds // 2], "buckets": now["buckets"][:4], "gap": gap}
+    return found
 
 
 @record
 def main():
     with process_group() as me:
-        mine = {"options": options(me)}
-        mine["held"] = {str(view): held(me, view) for view in (False, True)}
-        results.save("06_options", {"ranks": gather(mine)}, me.device)
-        if me.rank == 0:
-            print(f"{len(mine['options'])} ways with an unused layer")
+        results.save("06_options", {"ranks": gather({"options": measure(me)})}, me.device)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import gc
 import itertools
 import math
 import os
+import random
 import re
 import shutil
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from lessons import NOTEBOOKS, code_cells, read
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DistributedSampler
 from wrong_answers import answers
 
@@ -31,7 +34,8 @@ IMPORTED = {
     "ring_exercises": ring_exercises,
     "torch": torch, "nn": torch.nn, "F": torch.nn.functional, "dist": dist, "DDP": DDP,
     "allreduce_hook": allreduce_hook, "gc": gc, "itertools": itertools, "math": math, "os": os,
-    "shutil": shutil, "DistributedSampler": DistributedSampler,
+    "shutil": shutil, "DistributedSampler": DistributedSampler, "random": random,
+    "FakeStore": FakeStore, "SimpleNamespace": SimpleNamespace,
 }  # fmt: skip
 STUB = r"def (\w+)\([^)]*\):(?=\n    raise NotImplementedError)"
 LESSONS = {path.stem[:2]: path for path in NOTEBOOKS}
