@@ -82,7 +82,7 @@ CLAIMS = [
     Claim("07_amp", "autocast doesn't cut DDP's traffic: gradients are sent in float32",
           'all(r["sent"] == {"torch.float32": 4 * run["parameters"]} '
           'for r in run["runs"].values())'),
-    Claim("07_scaler", "one rank's overflow makes every rank skip the step",
+    Claim("07_overflow", "one rank's overflow makes every rank skip the step",
           'all(r["before averaging"]["skipped"] and r["before averaging"]["drift"] == 0 '
           'for r in ranks)', 2),
     Claim("08_batch", "ranks × micro-steps give the weights of one process with the large batch",

@@ -3,62 +3,34 @@
 On the CPU this shows that it is right. It shows nothing about speed on GPUs.
 """
 
-import argparse
 import gc
+import runpy
 import statistics
 import time
+from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ddp_course import data, models, results
+from ddp_course import data, results
 from ddp_course.process_group import process_group
 from ddp_course.tools.collectives import synchronize
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def settings():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", default="digits", choices=data.NAMES)
-    parser.add_argument("--model", default="cnn", choices=("cnn", "resnet18"))
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
-    parser.add_argument("--lr", type=float, default=0.005)
-    return parser.parse_args()
-
-
-def build(args, images):
-    if args.model == "resnet18":
-        return models.resnet18_small(images.shape[0], images.classes)
-    return models.SmallCNN(images.shape, images.classes)
+cells = runpy.run_path(str(Path(__file__).with_name("07_pieces.py")))
 
 
 def train(me, args, images, precision, compress):
-    torch.manual_seed(0)
-    dtype = PRECISIONS[precision]
-    cuda = me.device.type == "cuda"
-    if cuda:
+    dtype, kind = cells["PRECISIONS"][precision], me.device.type
+    if kind == "cuda":
         gc.collect()  # the model before sits in a reference cycle
         torch.cuda.reset_peak_memory_stats()
-    ddp = DDP(build(args, images).to(me.device))
-    sent = {}
-
-    def watch(_, bucket):
-        """What DDP hands over to be sent; and then sends it as it is, or halved."""
-        kind = str(bucket.buffer().dtype)
-        sent[kind] = sent.get(kind, 0) + bucket.buffer().nbytes
-        hook = default_hooks.bf16_compress_hook if compress else default_hooks.allreduce_hook
-        return hook(None, bucket)
-
-    ddp.register_comm_hook(None, watch)
+    ddp, sent = DDP(cells["build"](args, images).to(me.device)), {}
+    ddp.register_comm_hook(None, cells["watching"](sent, compress))
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=args.lr)
-    scaler = torch.amp.GradScaler(me.device.type, enabled=dtype == torch.float16)
+    scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16)
     sampler = DistributedSampler(images.train, seed=0, drop_last=True)
     loader = DataLoader(images.train, args.batch_size // me.world_size, sampler=sampler)
     ms, skipped, scale = [], 0, scaler.get_scale()
@@ -69,7 +41,7 @@ def train(me, args, images, precision, compress):
             x, y = x.to(me.device), y.to(me.device)
             sent.clear()
             optimizer.zero_grad()
-            with torch.amp.autocast(me.device.type, dtype=dtype, enabled=dtype is not None):
+            with torch.amp.autocast(kind, dtype=dtype, enabled=dtype is not None):
                 loss = F.cross_entropy(ddp(x), y)
             scaler.scale(loss).backward()  # with enabled=False the scaler does nothing
             scaler.step(optimizer)
@@ -79,40 +51,25 @@ def train(me, args, images, precision, compress):
             synchronize(me.device)
             ms.append(1e3 * (time.perf_counter() - start))
     dtypes = {str(t.dtype) for p in ddp.parameters() for t in (p, p.grad)}
-    found = {
-        "sent": sent,
-        "parameters and gradients": sorted(dtypes),
-        "ms": statistics.median(ms),
-        "skipped": skipped,
-        "accuracy": evaluate(ddp.module, images.test, me.device, dtype),
-    }
-    if cuda:
+    found = {"sent": sent, "parameters and gradients": sorted(dtypes), "skipped": skipped}
+    found["ms"] = statistics.median(ms)
+    found["accuracy"] = cells["accuracy"](ddp.module, images.test, me.device, dtype)
+    if kind == "cuda":
         found["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
     return found
 
 
-@torch.no_grad()
-def evaluate(model, test, device, dtype):
-    model.eval()
-    right = 0
-    for x, y in DataLoader(test, 256):
-        with torch.amp.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            right += (model(x.to(device)).argmax(1) == y.to(device)).sum().item()
-    return right / len(test)
-
-
 @record
 def main():
-    args = settings()
+    args = cells["settings"]()
     torch.set_num_threads(1)
     with process_group() as me:
         images, table = data.load(args.data), {}
-        for name in (*PRECISIONS, "bf16 + hook"):
+        for name in (*cells["PRECISIONS"], "bf16 + hook"):
             table[name] = train(me, args, images, name[:4], compress="hook" in name)
             if me.rank == 0:
                 print(f"{name}: accuracy {table[name]['accuracy']:.3f}")
-            dist.barrier()
-        parameters = sum(p.numel() for p in build(args, images).parameters())
+        parameters = sum(p.numel() for p in cells["build"](args, images).parameters())
         results.save("07_amp", {"runs": table, "parameters": parameters}, me.device)
 
 

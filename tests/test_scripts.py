@@ -17,7 +17,7 @@ MEANS = {"plan.ranks": 2, "two": 2, "ranks": 2, "plan_4.ranks": 4, "four": 4}
 # A file without a main is the library of another script, which runs it.
 PROGRAMS = [p for p in SCRIPTS if p.suffix == ".py" and "__main__" in p.read_text()]
 # Where a lesson claims something about N, four ranks run as well as two.
-FOUR = {"01_gradients", "03_own_ddp_check", "05_ring_allreduce", "07_scaler"}
+FOUR = {"01_gradients", "03_own_ddp_check", "05_ring_allreduce", "07_clipping"}
 NEEDS_FOUR = {"10_pipeline"}  # a mesh of two by two
 # Theirs are pretended where there are none: test_on_pretended_gpus.py.
 ON_GPUS = re.compile(r"\{on_gpus?\} [^\n!]*(?:\\\n *)?\.\./scripts/(\w+)\.py")

@@ -99,5 +99,5 @@ def test_the_course_s_own():
     assert found["03_own_ddp_check"].command(2)[-1] == "03_own_ddp_solution"
     assert found["14_killed"].flags == ("--standalone", "--max-restarts", "1")
     assert found["10_two_devices"].gpus == 4 and found["14_train"].least == 1
-    assert found["07_amp"].least == 1 and found["07_scaler"].least == 2
+    assert found["07_amp"].least == 1 and found["07_overflow"].least == 2
     assert not {"05_ring_allreduce", "06_overlap", "12_hanging", "14_accelerate"} & set(found)
