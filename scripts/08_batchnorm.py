@@ -1,4 +1,4 @@
-"""BatchNorm on several ranks: own statistics, rank 0's buffers, and SyncBN written by hand."""
+"""BatchNorm on several ranks, against one process with the full batch: own, by hand, torch's."""
 
 import runpy
 from pathlib import Path
@@ -13,35 +13,8 @@ from ddp_course import checks, data, results
 from ddp_course.process_group import process_group
 from ddp_course.tools.collectives import gather
 
-# A sum over the ranks that autograd knows: written out in lesson 02.
-AllReduce = runpy.run_path(str(Path(__file__).with_name("02_halves.py")))["AllReduce"]
-
-
-class HandMadeSyncBN(nn.BatchNorm2d):
-    """BatchNorm whose mean and variance are those of all ranks' samples together."""
-
-    def forward(self, x):
-        if not self.training:
-            return super().forward(x)
-        over = (0, 2, 3)  # all but the channels
-        own = [x.sum(over), x.square().sum(over), x.new_full((1,), x.numel() / x.shape[1])]
-        total, squares, count = AllReduce.apply(torch.cat(own)).split([len(own[0])] * 2 + [1])
-        mean = total / count
-        var = (squares / count - mean.square()).clamp_min(0)  # rounding can make it negative
-        with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var * count / (count - 1), self.momentum)  # unbiased, as torch
-            self.num_batches_tracked += 1
-        x = (x - mean[:, None, None]) / (var[:, None, None] + self.eps).sqrt()
-        return x * self.weight[:, None, None] + self.bias[:, None, None]
-
-
-def net(norm):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1), norm(16), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10),
-    )  # fmt: skip
+cells = runpy.run_path(str(Path(__file__).with_name("08_syncbn.py")))
+net, HandMadeSyncBN = cells["net"], cells["HandMadeSyncBN"]
 
 
 def state(model):
@@ -72,34 +45,6 @@ def full_batch_gap(me, train, norm, convert=False, steps=3, per_rank=8):
     return gaps
 
 
-def scanned(images, scanner):
-    """The same digits from another scanner: scanner 0 is well lit, scanner 1 ten times darker."""
-    return images / (1 + 9 * scanner)
-
-
-def two_scanners(me, images, norm, epochs=5):
-    """Each rank's images come from a scanner of its own. Accuracy on the images of each."""
-    x, y = images.train[me.rank :: me.world_size]
-    x = scanned(x, me.rank)
-    model = net(norm).to(me.device)
-    ddp = DDP(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for epoch in range(epochs):
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
-        for batch in order[: len(x) // 32 * 32].split(32):
-            optimizer.zero_grad()
-            F.cross_entropy(ddp(x[batch].to(me.device)), y[batch].to(me.device)).backward()
-            optimizer.step()
-    test, labels = images.test[:]
-    return [accuracy(model, scanned(test, r), labels, me.device) for r in range(me.world_size)]
-
-
-@torch.no_grad()
-def accuracy(model, x, y, device):
-    model.eval()
-    return (model(x.to(device)).argmax(1) == y.to(device)).double().mean().item()
-
-
 def torchs_own(me, train):
     """What torch's SyncBatchNorm does here: its gap on GPUs, its words on the CPU."""
     if me.device.type == "cuda":
@@ -116,21 +61,11 @@ def main():
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # 10 bits of fraction would hide a gap of 1e-5
     with process_group() as me:
-        images = data.load("digits")
-        mine = {
-            "gap": {
-                "BatchNorm2d": full_batch_gap(me, images.train, nn.BatchNorm2d),
-                "HandMadeSyncBN": full_batch_gap(me, images.train, HandMadeSyncBN),
-            },
-            "scanners": {
-                "BatchNorm2d": two_scanners(me, images, nn.BatchNorm2d),
-                "HandMadeSyncBN": two_scanners(me, images, HandMadeSyncBN),
-            },
-            "SyncBatchNorm": torchs_own(me, images.train),
-        }
+        train = data.load("digits").train
+        kinds = {"BatchNorm2d": nn.BatchNorm2d, "HandMadeSyncBN": HandMadeSyncBN}
+        mine = {"gap": {name: full_batch_gap(me, train, norm) for name, norm in kinds.items()}}
+        mine["SyncBatchNorm"] = torchs_own(me, train)
         results.save("08_batchnorm", {"ranks": gather(mine)}, me.device)
-        if me.rank == 0:
-            print("measured", ", ".join(mine))
 
 
 if __name__ == "__main__":
