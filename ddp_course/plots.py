@@ -1,13 +1,10 @@
 """One look for every figure: safe colours, a second cue, and where it was measured."""
 
-import html
-import re
 from itertools import cycle, islice
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from IPython.display import HTML, display
-from matplotlib.animation import FuncAnimation
+from IPython.display import display
 
 from ddp_course import pictures
 
@@ -247,35 +244,3 @@ def show(fig, alt):
     pictures.check(fig)
     display(fig, metadata={"image/png": {"alt": alt}})
     plt.close(fig)
-
-
-# The player's buttons take their pictures from a web font; these signs need no network.
-_SIGNS = {
-    "fa-minus": "−", "fa-fast-backward": "|◀", "fa-step-backward": "◀", "fa-play fa-flip": "◁",
-    "fa-pause": "❚❚", "fa-play": "▷", "fa-step-forward": "▶", "fa-fast-forward": "▶|",
-    "fa-plus": "+",
-}  # fmt: skip
-
-
-def player(fig, draw, frames, alt, interval=1500):
-    """Display a series of pictures with buttons to step through, and close the figure.
-
-    Parameters
-    ----------
-    fig : matplotlib.figure.Figure
-    draw : callable
-        Called with the number of the frame, 0 to frames - 1; draws into fig.
-    frames : int
-    alt : str
-        What the pictures show, in a sentence.
-    interval : int
-        Milliseconds to a picture when it plays.
-    """
-    made = FuncAnimation(fig, draw, frames=frames, interval=interval, init_func=lambda: None)
-    page = made.to_jshtml(default_mode="once")
-    plt.close(fig)
-    page = re.sub(r'<link rel="stylesheet"[^>]*>', "", page)
-    for name, sign in _SIGNS.items():
-        page = re.sub(rf'<i class="fa {name}[^"]*"></i>', sign, page)
-    page = page.replace("<img id=", f'<img alt="{html.escape(alt)}" id=')
-    display(HTML(page))

@@ -373,3 +373,59 @@ def seconds(algorithm, n, nbytes, alpha, bandwidth, *, per_node=8):
         nodes = _nodes(n, per_node)
         return inside + 2 * (nodes - 1) * (alpha + size / per_node / nodes)
     raise CourseError(f"unknown algorithm {algorithm!r}: choose from {', '.join(ALGORITHMS)}")
+
+
+def what_if(
+    n, per_node, nbytes, *, fixed, alpha_in, bandwidth_in, alpha_between, bandwidth_between
+):
+    """Time of three algorithms where links inside a node and between nodes differ.
+
+    A step lasts as long as its slowest message: one link between two nodes slows a whole flat ring.
+    Ranks are numbered node by node, and each has a link of its own in and out of its node.
+
+    Parameters
+    ----------
+    n, per_node : int
+        Ranks, and ranks in a node; per_node divides n, or there is one node.
+    nbytes : float
+        Size of a rank's buffer.
+    fixed : float
+        Seconds that a call costs, whatever the algorithm.
+    alpha_in, alpha_between : float
+        Seconds of a message, however short.
+    bandwidth_in, bandwidth_between : float
+        Bytes per second of one link, in each direction.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds of "ring", "two-level" and "tree". The tests compare them with the schedules, step
+        by step, and ring_calculator.js with them.
+
+    Raises
+    ------
+    CourseError
+        per_node does not divide n.
+    """
+    per_node = min(per_node, n)
+    nodes = _nodes(n, per_node)
+
+    def inside(part):
+        return alpha_in + part / bandwidth_in
+
+    def between(part):
+        return alpha_between + part / bandwidth_between
+
+    links = ([inside] if per_node > 1 else []) + ([between] if nodes > 1 else [])
+    levels = 0.0
+    for d in 2 ** np.arange((n - 1).bit_length()):
+        child = np.arange(d, n, 2 * d)
+        crosses = child // per_node != (child - d) // per_node
+        levels += max((between if c else inside)(nbytes) for c in np.unique(crosses))
+    return {
+        "ring": fixed + 2 * (n - 1) * max(link(nbytes / n) for link in links),
+        "two-level": fixed
+        + 2 * (per_node - 1) * inside(nbytes / per_node)
+        + 2 * (nodes - 1) * between(nbytes / n),
+        "tree": fixed + 2 * levels,
+    }

@@ -264,16 +264,17 @@ def test_an_answer_unfolds(visit):
     assert page.broken == []
 
 
-def test_the_player_steps(visit):
+def test_player_and_calculator_run_in_the_book(visit):
     page = visit(lesson("05"))
-    player = page.locator(".animation")
-    image = player.locator("img")
-    assert len(image.get_attribute("alt")) > 20
-    seen = [image.get_attribute("src")]
-    for name in ("Next frame", "Next frame", "Previous frame"):
-        player.get_by_role("button", name=name).click()
-        seen.append(image.get_attribute("src"))
-    assert len(set(seen[:3])) == 3 and seen[3] == seen[1]
+    player, calculator = page.locator(".ddp-player"), page.locator(".ddp-calculator")
+    text = player.locator("[data-is='text']")
+    assert text.inner_text().startswith("Step 0 of 6.")
+    player.get_by_label("algorithm").select_option("tree")
+    player.get_by_label("Last step").click()
+    assert "All ranks hold the whole sum." in text.inner_text()
+    before = calculator.locator("svg").get_attribute("aria-label")
+    calculator.locator("[data-is='megabytes']").fill("1")
+    assert calculator.locator("svg").get_attribute("aria-label") != before
     assert page.locator("math").count() == 1
     assert page.broken == []
 

@@ -8,14 +8,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import lab
-import matplotlib.pyplot as plt
 import nbformat
 import psutil
 import pytest
 from launch import ODD_NAME, ROOT
 from playwright.sync_api import expect
-
-from ddp_course import plots
 
 LESSON = "00_start_here"
 LAUNCH = "torchrun --standalone --nproc-per-node 2 ../scripts/00_hello.py --wait 300"
@@ -122,21 +119,3 @@ def test_nobody_else_gets_in(course):
     listening = {c.laddr for c in sockets if c.status == psutil.CONN_LISTEN}
     assert here.port in {a.port for a in listening}
     assert {a.ip for a in listening} <= {"127.0.0.1", "::1"}
-
-
-def test_player_steps(browser_is_there, monkeypatch):
-    shown = []
-    monkeypatch.setattr(plots, "display", lambda page: shown.append(page.data))
-    fig, ax = plt.subplots(figsize=(2, 1))
-    plots.player(fig, lambda i: ax.set_title(f"picture {i}"), 3, 'three "pictures"')
-    assert "http" not in shown[0].replace("http://www.w3.org", "")  # nothing comes from a network
-    with lab.chromium() as page:
-        page.set_content(shown[0])
-        image = page.get_by_alt_text('three "pictures"')
-        seen = [image.get_attribute("src")]
-        for name in ("Next frame", "Next frame", "Previous frame", "Last frame", "First frame"):
-            page.get_by_role("button", name=name).click()
-            seen.append(image.get_attribute("src"))
-        pictures = seen[:3]
-        assert len(set(pictures)) == 3 and seen[3:] == [pictures[i] for i in (1, 2, 0)]
-        assert page.get_by_role("button", name="Next frame").inner_text() == "▶"
