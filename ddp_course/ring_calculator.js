@@ -1,5 +1,5 @@
 // The calculator of lesson 05: ddp_course/ring.py's what_if, in the page. No network.
-document.querySelectorAll(".ddp-calculator:not([data-ready])").forEach((box) => {
+document.querySelectorAll(".ddp-ring_calculator:not([data-ready])").forEach((box) => {
   box.dataset.ready = "yes";
   const presets = JSON.parse(box.querySelector("script[type='application/json']").textContent);
   const find = (name) => box.querySelector(`[data-is='${name}']`);

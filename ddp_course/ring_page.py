@@ -4,14 +4,10 @@ Both run in the reader's browser, without a kernel and without a network, in Jup
 book. The schedules are those of `ring`; the calculator's formulas are `ring.what_if`'s.
 """
 
-import json
-from pathlib import Path
-
 from IPython.display import HTML, display
 
-from ddp_course import evidence, ring
+from ddp_course import evidence, pages, ring
 
-FOLDER = Path(__file__).parent
 RANKS = range(2, 9)
 RECORDED = (
     "Recorded links: the smallest message's time as fixed cost, the largest one's busbw as B."
@@ -38,8 +34,8 @@ def player_page():
         f'<button type="button" data-is="{name}" aria-label="{label}">{signs[name]}</button>'
         for name, label in buttons.items()
     )
-    return _page(
-        "player",
+    return pages.page(
+        "ring_player",
         f"""<div class="controls">
 <label>algorithm <select data-is="algorithm"></select></label>
 <label>ranks <select data-is="ranks"></select></label>
@@ -65,8 +61,8 @@ def calculator_page():
         f'<label>{label} <input data-is="{name}" type="number" step="any"></label>'
         for name, label in fields.items()
     )
-    return _page(
-        "calculator",
+    return pages.page(
+        "ring_calculator",
         f"""<div class="inputs"><label>links <select data-is="preset"></select></label>
 {inputs}</div>
 <svg data-is="picture" role="img" viewBox="0 0 720 100" xmlns="http://www.w3.org/2000/svg"></svg>
@@ -125,15 +121,3 @@ def _plain(schedule):
         columns = (step.src, step.dst, step.chunk, add)
         steps.append([[int(v) for v in message] for message in zip(*columns)])
     return {"chunks": schedule.chunks, "steps": steps}
-
-
-def _page(kind, body, data):
-    style = (FOLDER / "ring_page.css").read_text(encoding="utf-8")
-    script = (FOLDER / f"ring_{kind}.js").read_text(encoding="utf-8")
-    # "</" would end the script early; the data has none, and this keeps it so.
-    text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    return (
-        f"<style>\n{style}</style>\n"
-        f'<div class="ddp-{kind}">{body}\n<script type="application/json">{text}</script></div>\n'
-        f"<script>\n{script}</script>"
-    )

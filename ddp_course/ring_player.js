@@ -1,5 +1,5 @@
 // The player of lesson 05: replays schedules that ddp_course/ring.py has made. No network.
-document.querySelectorAll(".ddp-player:not([data-ready])").forEach((box) => {
+document.querySelectorAll(".ddp-ring_player:not([data-ready])").forEach((box) => {
   box.dataset.ready = "yes";
   const schedules = JSON.parse(box.querySelector("script[type='application/json']").textContent);
   const colours = ["#1845fb", "#ff5e02", "#c91f16", "#c849a9", "#adad7d", "#86c8dd", "#578dff", "#656364"];

@@ -266,7 +266,7 @@ def test_an_answer_unfolds(visit):
 
 def test_player_and_calculator_run_in_the_book(visit):
     page = visit(lesson("05"))
-    player, calculator = page.locator(".ddp-player"), page.locator(".ddp-calculator")
+    player, calculator = page.locator(".ddp-ring_player"), page.locator(".ddp-ring_calculator")
     text = player.locator("[data-is='text']")
     assert text.inner_text().startswith("Step 0 of 6.")
     player.get_by_label("algorithm").select_option("tree")

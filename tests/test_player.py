@@ -33,7 +33,7 @@ def test_pages_hold_no_address():
 
 @pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "halving-doubling", "two-level"])
 def test_every_schedule_ends_with_the_sum(page, algorithm):
-    player = page.locator(".ddp-player")
+    player = page.locator(".ddp-ring_player")
     text = player.locator("[data-is='text']")
     player.get_by_label("algorithm").select_option(algorithm)
     ranks = player.locator("[data-is='ranks']").locator("option").all_inner_texts()
@@ -52,7 +52,7 @@ def test_every_schedule_ends_with_the_sum(page, algorithm):
 
 
 def test_the_player_steps_and_plays(page):
-    player = page.locator(".ddp-player")
+    player = page.locator(".ddp-ring_player")
     text, arrows = player.locator("[data-is='text']"), player.locator("path.arrow")
     player.get_by_label("algorithm").select_option("ring")
     player.locator("[data-is='ranks']").select_option("4")
@@ -66,7 +66,8 @@ def test_the_player_steps_and_plays(page):
     player.get_by_label("First step").click()
     player.get_by_role("button", name="Play").click()
     page.wait_for_function(
-        "document.querySelector('.ddp-player [data-is=text]').textContent.startsWith('Step 2 of')"
+        "document.querySelector('.ddp-ring_player [data-is=text]')"
+        ".textContent.startsWith('Step 2 of')"
     )
     player.get_by_role("button", name="Pause").click()
     assert player.get_by_role("button", name="Play").count() == 1
@@ -74,7 +75,7 @@ def test_the_player_steps_and_plays(page):
 
 
 def test_the_calculator_is_what_if(page):
-    box = page.locator(".ddp-calculator")
+    box = page.locator(".ddp-ring_calculator")
     for n, per_node, nbytes in (
         (64, 8, 1e8),
         (16, 16, 1e6),
@@ -100,7 +101,7 @@ def test_the_calculator_is_what_if(page):
      ("megabytes", "-1", "above 0"), ("alpha_in_us", "-1", "0 or more")],
 )  # fmt: skip
 def test_bad_input_gets_one_line(page, field, value, complaint):
-    box = page.locator(".ddp-calculator")
+    box = page.locator(".ddp-ring_calculator")
     box.get_by_label("links").select_option("lesson 06's slow link")
     box.get_by_label("links").select_option("an example: fast inside, slow between")
     box.locator(f"[data-is='{field}']").fill(value)
@@ -109,7 +110,7 @@ def test_bad_input_gets_one_line(page, field, value, complaint):
 
 
 def test_presets(page):
-    box = page.locator(".ddp-calculator")
+    box = page.locator(".ddp-ring_calculator")
     names = box.get_by_label("links").locator("option").all_inner_texts()
     assert names == list(ring_page.presets()) and len([n for n in names if "recorded" in n]) == 3
     for name, values in ring_page.presets().items():
