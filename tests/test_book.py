@@ -230,7 +230,7 @@ def test_answers_are_folded(book):
 
 
 def test_scripts_are_pages(book):
-    text = (book / "scripts/00_hello.py.html").read_text(encoding="utf-8")
+    text = (book / "scripts/14_train.py.html").read_text(encoding="utf-8")
     assert "add_up" in text and "../notebooks/00_start_here.html" in text
 
 
