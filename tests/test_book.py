@@ -231,7 +231,7 @@ def test_answers_are_folded(book):
 
 def test_scripts_are_pages(book):
     text = (book / "scripts/14_train.py.html").read_text(encoding="utf-8")
-    assert "add_up" in text and "../notebooks/00_start_here.html" in text
+    assert "argparse" in text and "../notebooks/14_capstone.html" in text
 
 
 def test_the_checks_find_what_is_broken(tmp_path):
