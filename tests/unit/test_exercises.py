@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shutil
+import threading
 from functools import cache
 from types import SimpleNamespace
 
@@ -34,7 +35,8 @@ IMPORTED = {
     "ring_exercises": ring_exercises,
     "torch": torch, "nn": torch.nn, "F": torch.nn.functional, "dist": dist, "DDP": DDP,
     "allreduce_hook": allreduce_hook, "gc": gc, "itertools": itertools, "math": math, "os": os,
-    "shutil": shutil, "DistributedSampler": DistributedSampler, "random": random,
+    "shutil": shutil, "DistributedSampler": DistributedSampler,
+    "random": random, "threading": threading,
     "FakeStore": FakeStore, "SimpleNamespace": SimpleNamespace,
 }  # fmt: skip
 STUB = r"def (\w+)\([^)]*\):(?=\n    raise NotImplementedError)"

@@ -120,7 +120,7 @@ def pairs_as_lists(sizes, k):
     ]
 
 
-@wrong("counting_hook", "nothing was all-reduced")
+@wrong("counting_hook", "Nothing was all-reduced")
 def never_sends(state, bucket):
     b = bucket.buffer()
     state[str(b.dtype)] = b.nbytes + state.get(str(b.dtype), 0)
@@ -129,7 +129,7 @@ def never_sends(state, bucket):
     return future
 
 
-@wrong("counting_hook", "nothing was all-reduced")
+@wrong("counting_hook", "Nothing was all-reduced")
 def divides_alone(state, bucket):
     b = bucket.buffer()
     state[str(b.dtype)] = b.nbytes + state.get(str(b.dtype), 0)
@@ -305,3 +305,21 @@ def as_a_float(gradients, messages, caps):
 def with_a_dict(gradients, messages, caps):
     ends = {last_arrival(c, gradients, messages): c for c in reversed(caps)}
     return ends[min(ends)]
+
+
+@wrong("counting_hook", "nobody waited for it")
+def never_waits(state, bucket):
+    b = bucket.buffer()
+    state[str(b.dtype)] = b.nbytes + state.get(str(b.dtype), 0)
+    dist.all_reduce(b, async_op=True)
+    future = torch.futures.Future()
+    future.set_result(b / dist.get_world_size())
+    return future
+
+
+@right("counting_hook")
+def averages_itself(state, bucket):
+    b = bucket.buffer()
+    state[str(b.dtype)] = b.nbytes + state.get(str(b.dtype), 0)
+    work = dist.all_reduce(b, op=dist.ReduceOp.AVG, async_op=True)
+    return work.get_future().then(lambda f: f.value()[0])

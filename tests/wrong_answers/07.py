@@ -381,3 +381,36 @@ def other_order(log):
         if run == 8:
             return "forward overflows"
     return "clipped before unscale_" if min(row["norm"] for row in rows) > 4 else "nothing"
+
+
+@wrong("amp_step", "the optimizer took")
+def asks_the_loss(model, x, y, optimizer, scaler, max_norm):
+    """A finite loss whose gradients overflow: this steps, and destroys the weights."""
+    optimizer.zero_grad()
+    with torch.amp.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if loss.isfinite():
+        optimizer.step()
+    scaler.update()
+
+
+@wrong("diagnose", "Compare the two ranks' rows")
+def first_row_only(log):
+    if log[0][0]["scale"] != log[1][0]["scale"]:
+        return "scales differ"
+    return right_one(log, skip=("ranks",))
+
+
+@wrong("diagnose", "is a healthy scaler")
+def two_skips_in_a_row(log):
+    return right_one(log, longest=1)
+
+
+@wrong("next_scale", "in the scale, is after step")
+def never_below_one(scale, good, overflow, interval):
+    if overflow:
+        return max(scale / 2, 1.0), 0
+    return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)

@@ -84,7 +84,7 @@ def root_forgotten(save_s, mtbf_s):
     return 2 * save_s * mtbf_s
 
 
-@wrong("write_whole", "A draft in the same folder, flush, fsync, then os.replace.")
+@wrong("write_whole", "A draft beside it, flush, fsync, then os.replace.")
 def fsync_after(path, content):
     draft = path.with_suffix(".tmp")
     with open(draft, "wb") as f:
@@ -95,7 +95,7 @@ def fsync_after(path, content):
         os.fsync(f.fileno())
 
 
-@wrong("write_whole", "A draft in the same folder, flush, fsync, then os.replace.")
+@wrong("write_whole", "A draft beside it, flush, fsync, then os.replace.")
 def copied(path, content):
     draft = path.with_suffix(".tmp")
     with open(draft, "wb") as f:
@@ -106,7 +106,7 @@ def copied(path, content):
     draft.unlink()
 
 
-@wrong("write_whole", "A draft in the same folder, flush, fsync, then os.replace.")
+@wrong("write_whole", "A draft beside it, flush, fsync, then os.replace.")
 def draft_left(path, content):
     draft = path.with_suffix(".tmp")
     with open(draft, "wb") as f:
@@ -201,7 +201,7 @@ def sqrt(save_s, mtbf_s):
     return round(math.sqrt(2 * save_s * mtbf_s))
 
 
-@wrong("write_whole", "A draft in the same folder, flush, fsync, then os.replace.")
+@wrong("write_whole", "A draft beside it, flush, fsync, then os.replace.")
 def fsync_without_flush(path, content):
     draft = path.with_suffix(".tmp")
     with open(draft, "wb") as file:
@@ -388,3 +388,22 @@ def by_sets(whole, resumed):
         return "generators" if moved else "nothing"
     (entry,) = moved - {"loss"}
     return ENTRIES[entry]
+
+
+@wrong("write_whole", "the draft is in another folder")
+def draft_elsewhere(path, content):
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+@right("write_whole")
+def by_keyword(path, content):
+    draft = path.parent / "draft"
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(fd=file.fileno())
+    os.replace(src=draft, dst=path)
