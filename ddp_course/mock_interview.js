@@ -1,8 +1,5 @@
 // Lesson 15's mock interview: a random question, a clock, the answer, a grade. No network.
-document.querySelectorAll(".ddp-mock_interview:not([data-ready])").forEach((box) => {
-  box.dataset.ready = "yes";
-  const cards = JSON.parse(box.querySelector("script[type='application/json']").textContent);
-  const find = (name) => box.querySelector(`[data-is='${name}']`);
+ddpPage("mock_interview", (cards, find) => {
   const KEY = "ddp_course mock interview";
   let now = null, started = 0, clock = null;
 

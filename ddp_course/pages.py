@@ -1,7 +1,7 @@
 """Small pages within a page: they run in the reader's browser, without a kernel or a network.
 
-Each is a script of its own in this folder, NAME.js, which looks for the element of class ddp-NAME
-and finds its data there as JSON. In JupyterLab and in the book alike.
+Each has a script of its own in this folder, NAME.js, which pages.js starts with the data that lies
+in the element of class ddp-NAME. In JupyterLab and in the book alike.
 """
 
 import json
@@ -26,12 +26,15 @@ def page(name, body, data):
     -------
     str
     """
-    style = (FOLDER / "pages.css").read_text(encoding="utf-8")
-    script = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
     # Text in the data that ends a script would end this one.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return (
-        f"<style>\n{style}</style>\n"
-        f'<div class="ddp-{name}">{body}\n<script type="application/json">{text}</script></div>\n'
-        f"<script>\n{script}</script>"
+        f"<style>\n{_read('pages.css')}</style>\n"
+        f'<div class="ddp-page ddp-{name}">{body}\n'
+        f'<script type="application/json">{text}</script></div>\n'
+        f"<script>\n{_read('pages.js')}{_read(f'{name}.js')}</script>"
     )
+
+
+def _read(name):
+    return (FOLDER / name).read_text(encoding="utf-8")

@@ -409,23 +409,19 @@ def what_if(
     """
     per_node = min(per_node, n)
     nodes = _nodes(n, per_node)
-
-    def inside(part):
-        return alpha_in + part / bandwidth_in
-
-    def between(part):
-        return alpha_between + part / bandwidth_between
-
-    links = ([inside] if per_node > 1 else []) + ([between] if nodes > 1 else [])
+    inside, between = (alpha_in, bandwidth_in), (alpha_between, bandwidth_between)
+    links = [inside] * (per_node > 1) + [between] * (nodes > 1)
     levels = 0.0
     for d in 2 ** np.arange((n - 1).bit_length()):
         child = np.arange(d, n, 2 * d)
         crosses = child // per_node != (child - d) // per_node
-        levels += max((between if c else inside)(nbytes) for c in np.unique(crosses))
+        used = [between if c else inside for c in np.unique(crosses)]
+        levels += max(alpha + nbytes / bandwidth for alpha, bandwidth in used)
     return {
-        "ring": fixed + 2 * (n - 1) * max(link(nbytes / n) for link in links),
+        "ring": fixed + max(seconds("ring", n, nbytes, *link) for link in links),
+        # A ring inside each node, and one across the nodes for each rank's part.
         "two-level": fixed
-        + 2 * (per_node - 1) * inside(nbytes / per_node)
-        + 2 * (nodes - 1) * between(nbytes / n),
+        + seconds("ring", per_node, nbytes, *inside)
+        + seconds("ring", nodes, nbytes / per_node, *between),
         "tree": fixed + 2 * levels,
     }

@@ -1,8 +1,5 @@
 // The calculator of lesson 05: ddp_course/ring.py's what_if, in the page. No network.
-document.querySelectorAll(".ddp-ring_calculator:not([data-ready])").forEach((box) => {
-  box.dataset.ready = "yes";
-  const presets = JSON.parse(box.querySelector("script[type='application/json']").textContent);
-  const find = (name) => box.querySelector(`[data-is='${name}']`);
+ddpPage("ring_calculator", (presets, find) => {
   const fields = ["ranks", "per_node", "megabytes", "fixed_us", "alpha_in_us", "GBps_in",
     "alpha_between_us", "GBps_between"];
   const colours = { ring: "#1845fb", "two-level": "#ff5e02", tree: "#656364" };

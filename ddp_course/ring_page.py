@@ -4,6 +4,7 @@ Both run in the reader's browser, without a kernel and without a network, in Jup
 book. The schedules are those of `ring`; the calculator's formulas are `ring.what_if`'s.
 """
 
+import numpy as np
 from IPython.display import HTML, display
 
 from ddp_course import evidence, pages, ring
@@ -63,7 +64,7 @@ def calculator_page():
     )
     return pages.page(
         "ring_calculator",
-        f"""<div class="inputs"><label>links <select data-is="preset"></select></label>
+        f"""<div class="controls"><label>links <select data-is="preset"></select></label>
 {inputs}</div>
 <svg data-is="picture" role="img" viewBox="0 0 720 100" xmlns="http://www.w3.org/2000/svg"></svg>
 <p data-is="text" aria-live="polite">Run this cell to start the calculator.</p>
@@ -115,9 +116,6 @@ def _plain(schedule):
     """A schedule as lists: [src, dst, chunk, whether it is added] for each message."""
     steps = []
     for step in schedule.steps:
-        add = (
-            [bool(step.add)] * len(step.src) if step.add is True or step.add is False else step.add
-        )
-        columns = (step.src, step.dst, step.chunk, add)
-        steps.append([[int(v) for v in message] for message in zip(*columns)])
+        columns = (step.src, step.dst, step.chunk, np.broadcast_to(step.add, step.src.shape))
+        steps.append(np.stack(columns, axis=1).astype(int).tolist())
     return {"chunks": schedule.chunks, "steps": steps}

@@ -1,9 +1,7 @@
 // The player of lesson 05: replays schedules that ddp_course/ring.py has made. No network.
-document.querySelectorAll(".ddp-ring_player:not([data-ready])").forEach((box) => {
-  box.dataset.ready = "yes";
-  const schedules = JSON.parse(box.querySelector("script[type='application/json']").textContent);
+ddpPage("ring_player", (schedules, find) => {
+  // matplotlib's petroff8: told apart by the colour-blind, too.
   const colours = ["#1845fb", "#ff5e02", "#c91f16", "#c849a9", "#adad7d", "#86c8dd", "#578dff", "#656364"];
-  const find = (name) => box.querySelector(`[data-is='${name}']`);
   const [algorithm, ranks, picture, text] = ["algorithm", "ranks", "picture", "text"].map(find);
   let at = 0, timer = null;
 

@@ -1,8 +1,5 @@
 """Lesson 15's mock interview, in a headless Chromium, without a network."""
 
-import http.server
-import threading
-
 import lab
 import pytest
 
@@ -12,31 +9,14 @@ CARDS = cards.questions()
 
 
 @pytest.fixture
-def page():
-    """The page at an address of its own: a browser keeps grades by address."""
-    if lab.browser() is None:
-        pytest.skip("no Chromium here")
-    text = ("<!doctype html><meta charset=utf-8>" + interview_page.mock_interview_page()).encode()
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with lab.chromium() as page:
-            page.goto(f"http://127.0.0.1:{server.server_port}/")
-            yield page
-    finally:
-        server.shutdown()
-        server.server_close()
+def page(browser_is_there, tmp_path):
+    """The page from a file: a browser keeps grades by address, and a new profile has none."""
+    path = tmp_path / "page.html"
+    text = "<!doctype html><meta charset=utf-8>" + interview_page.mock_interview_page()
+    path.write_text(text, encoding="utf-8")
+    with lab.chromium() as page:
+        page.goto(path.as_uri())
+        yield page
 
 
 def question(page):

@@ -15,9 +15,7 @@ LINKS = {"fixed": 2e-5, "alpha_in": 1e-6, "bandwidth_in": 3e11, "alpha_between":
 
 
 @pytest.fixture(scope="module")
-def page():
-    if lab.browser() is None:
-        pytest.skip("no Chromium here")
+def page(browser_is_there):
     with lab.chromium() as page:
         asked = []
         page.on("request", lambda request: asked.append(request.url))
